@@ -13,6 +13,21 @@ from turret.hooks.hookspecs import hookimpl
 
 
 @attrs.frozen
+class BreakReason:
+    """Why a graph broke: ``reason``, and ``place``, the line of the program."""
+
+    reason: str
+    place: str
+
+    @classmethod
+    def of(cls, message: str) -> BreakReason:
+        """Of the message of a graph break: the place, perhaps the line's text, the reason, calls and a hint."""
+        place, *lines = (line.strip() for line in message.splitlines())
+        told = [line for line in lines if not line.startswith(("called from", "hint:"))]
+        return cls(told[-1] if told else "", place)
+
+
+@attrs.frozen
 class Explanation:
     """What was captured and compiled in one call.
 
@@ -33,10 +48,33 @@ class Explanation:
     reuses: tuple[str, ...] = ()
     not_recorded: tuple[str, ...] = ()
 
+    ops_per_graph: tuple[tuple[Any, ...], ...] = ()
+    """Of each graph, what its nodes call: functions, and names of methods."""
+
     @property
     def graph_breaks(self) -> int:
         """How often capture left the graph."""
         return len(self.breaks)
+
+    @property
+    def graph_count(self) -> int:
+        """``graphs``, as ``torch._dynamo.explain`` has it."""
+        return self.graphs
+
+    @property
+    def graph_break_count(self) -> int:
+        """``graph_breaks``, as ``torch._dynamo.explain`` has it."""
+        return len(self.breaks)
+
+    @property
+    def op_count(self) -> int:
+        """Calls in all graphs, as ``torch._dynamo.explain`` has it."""
+        return sum(self.ops.values())
+
+    @property
+    def break_reasons(self) -> list[BreakReason]:
+        """``breaks``, as ``torch._dynamo.explain`` has them."""
+        return [BreakReason.of(message) for message in self.breaks]
 
     def __str__(self) -> str:
         externs = ", ".join(f"{count} {name}" for name, count in self.externs.items())
@@ -52,6 +90,7 @@ class Explanation:
 class _Observer:
     def __init__(self) -> None:
         self.graphs, self.kernels, self.guards = 0, 0, 0
+        self.per_graph: list[tuple[Any, ...]] = []
         self.ops: Counter[str] = Counter()
         self.externs: Counter[str] = Counter()
         self.breaks: list[str] = []
@@ -72,6 +111,7 @@ class _Observer:
         elif event.kind == "product" and event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
+            self.per_graph.append(tuple(n.target for n in calls))
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
         elif event.kind == "product" and event.stage == "guards":
             self.guards += len(event.product.guards)
@@ -107,6 +147,7 @@ def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanat
             observer.guards,
             tuple(observer.reuses),
             tuple(observer.not_recorded),
+            tuple(observer.per_graph),
         )
 
     return run

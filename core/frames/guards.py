@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import reprlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -21,6 +21,7 @@ from torch.utils._device import DeviceContext
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
+from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.modes import (
     cudnn_attention_enabled,
     dispatch_mode_count,
@@ -90,7 +91,7 @@ class TensorProperties:
     def holds(self, value: Any) -> bool:
         """Whether a value has these properties; no mode for torch's functions sees that they are asked for."""
         if function_mode_count():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return self._holds(value)
         return self._holds(value)
 
@@ -220,7 +221,7 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
 
 
@@ -384,6 +385,8 @@ class GuardSet:
             return f"tensor {guard.source}: {guard.expected.difference(found)}{where}"
         if guard.kind == "SIZES":
             return f"sizes: {guard.expected.format(guard.source, *guard.others)}{where}"
+        if guard.kind == "KEYS" and isinstance(found, Mapping):
+            return f"{guard.kind} {guard.source}: {_keys_that_differ(tuple(found), guard.expected)}{where}"
         if guard.kind == "GLOBAL_STATE":
             return _modes_that_differ(global_state(), guard.expected)
         return f"{guard}: found {_short(found)}{where}"
@@ -395,6 +398,25 @@ class GuardSet:
             if not single(function, *arguments):
                 return guard
         return None
+
+
+def _keys_that_differ(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    """What of a dictionary's keys is not as expected, in a few words."""
+    lists = {
+        "is new": [k for k in found if k not in expected],
+        "is missing": [k for k in expected if k not in found],
+    }
+    said = [f"{_listed(k)} {word if len(k) == 1 else 'are' + word[2:]}" for word, k in lists.items() if k]
+    return " and ".join(said) or f"the keys are in another order: {_listed(found)}, expected {_listed(expected)}"
+
+
+def _listed(keys: Sequence[Any]) -> str:
+    more = f" and {len(keys) - _MOST_KEYS} others" if len(keys) > _MOST_KEYS else ""
+    return ", ".join(map(_repr.repr, keys[:_MOST_KEYS])) + more
+
+
+_MOST_KEYS = 6
+"""Keys that a message names."""
 
 
 def read(source: Source | None, function: Any, arguments: tuple[Any, ...]) -> Any:

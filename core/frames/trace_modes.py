@@ -15,6 +15,13 @@ from torch import fx
 from torch.utils._device import DeviceContext
 
 from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
+from turret.torch_compat.function_overrides import (
+    TorchFunctionState,
+    function_override_state,
+    pop_off_function_modes,
+    push_onto_function_modes,
+    set_function_override_state,
+)
 from turret.torch_compat.modes import function_mode_at, function_mode_count, set_grad_enabled
 
 
@@ -118,7 +125,7 @@ _paused = _Paused()
 
 def torch_function_state() -> Any:
     """Who is asked for answers to torch's functions (``__torch_function__``) in the program of this thread."""
-    return torch._C._get_torch_function_state() if _paused.state is None else _paused.state
+    return function_override_state() if _paused.state is None else _paused.state
 
 
 def is_hop_skipped() -> bool:
@@ -135,29 +142,29 @@ def program_asked_nothing() -> Iterator[None]:
     """
     state, outer = torch_function_state(), _paused.state
     _paused.state = state
-    states = torch._C._TorchFunctionState
-    torch._C._set_torch_function_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
+    states = TorchFunctionState
+    set_function_override_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
     try:
         yield
     finally:
         _paused.state = outer
-        torch._C._set_torch_function_state(state)
+        set_function_override_state(state)
 
 
 @contextlib.contextmanager
 def program_put_aside() -> Iterator[None]:
     """Within ``program_asked_nothing``: the compiler's own classes are asked again, and no mode of the program."""
     modes = modes_in_use() if has_modes() else []
-    state = torch._C._get_torch_function_state()
+    state = function_override_state()
     for _ in modes:
-        torch._C._pop_torch_function_stack()
-    torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+        pop_off_function_modes()
+    set_function_override_state(TorchFunctionState.ENABLED)
     try:
         yield
     finally:
-        torch._C._set_torch_function_state(state)
+        set_function_override_state(state)
         for mode in modes:
-            torch._C._push_on_torch_function_stack(mode)
+            push_onto_function_modes(mode)
 
 
 def has_modes() -> bool:

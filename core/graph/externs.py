@@ -50,12 +50,26 @@ def unset_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fr
 
     Attention without dropout gives states of generators that its gradient does not read.
     """
-    if op not in _ATTENTION:
-        return frozenset()
-    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
-    if given.get("dropout_p", 0.0) != 0.0:
+    if op not in _ATTENTION or drops_out(op, args, kwargs):
         return frozenset()
     return frozenset(n for n, result in enumerate(op._schema.returns) if result.name in _GENERATOR_STATES)
+
+
+def drops_out(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of attention, or of its gradient, has dropout."""
+    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
+    return given.get("dropout_p", 0.0) != 0.0
+
+
+def generator_states(op: Any) -> tuple[int, ...]:
+    """Positions of arguments that are states of generators, which attention gave for its gradient.
+
+    They lie on the host, or on the device where a graph capture was under way as they were made; a gradient looks for
+    them in the same way, and does not look at them without dropout.
+    """
+    if op not in _GRADIENTS_OF_ATTENTION:
+        return ()
+    return tuple(n for n, argument in enumerate(op._schema.arguments) if argument.name in _GENERATOR_STATES)
 
 
 _ATTENTION = frozenset(
@@ -63,6 +77,13 @@ _ATTENTION = frozenset(
         torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    )
+)
+_GRADIENTS_OF_ATTENTION = frozenset(
+    (
+        torch.ops.aten._scaled_dot_product_flash_attention_backward.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention_backward.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default,
     )
 )
 _GENERATOR_STATES = ("philox_seed", "philox_offset", "rng_state", "unused")

@@ -68,10 +68,13 @@ def short_name(op: Any) -> str:
     return op_name(op).removesuffix(".default").removesuffix(".graph")
 
 
-def why_not_recorded(op: Any, arguments: Sequence[Any], index_dtypes: Iterable[torch.dtype] = ()) -> str:
+def why_not_recorded(
+    op: Any, arguments: Sequence[Any], index_dtypes: Iterable[torch.dtype] = (), collectives: bool = False
+) -> str:
     """Why a graph capture cannot record a call, as the rest of a sentence about it; empty where it can.
 
     ``arguments``: all of them in the schema's order, as far as given.  ``index_dtypes``: those of the tensors in lists.
+    ``collectives``: their backend can be recorded.
     """
     if not isinstance(op, OpOverload):
         return _why_not_higher_order(op)
@@ -82,6 +85,8 @@ def why_not_recorded(op: Any, arguments: Sequence[Any], index_dtypes: Iterable[t
         return _why_not_deterministic(name)
     if op.namespace == "aten" and name in _checked_names() and _asked_to_check(op, arguments):
         return "checks on the host whether it succeeded (check_errors)"
+    if is_collective(op) and not collectives:
+        return "is a collective, which waits for other processes (cudagraph_collectives records it)"
     return _why_not_op(op) or (_why_not_deterministic(name) if op.namespace == "aten" else "")
 
 
@@ -103,8 +108,6 @@ def _why_not_op(op: OpOverload) -> str:
     waits = op.namespace == "aten" and {name, f"{name}.{op._overloadname}"} & _waiting_names()
     if torch.Tag.data_dependent_output in op.tags or waits:
         return "waits on the host for values of the device"
-    if is_collective(op):
-        return "is a collective, which waits for other processes"
     if op.namespace == "turret" and name == "fail":
         return "raises an error"
     return ""

@@ -9,6 +9,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
+from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function
 
 
 @attrs.frozen
@@ -21,20 +22,29 @@ class WrapperForm:
     kind: type
     names: tuple[str, ...]
     context: Any = attrs.field(hash=False)
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[int, ...] = attrs.field(eq=False)
+    stride: tuple[int, ...] = attrs.field(eq=False)
     requires_grad: bool
     inner: tuple[WrapperForm | Mesh | None, ...]
     """The forms of tensors in it that are wrappers, too, and meshes in it; None for plain tensors."""
     spread: Spread | None = None
+    like: int | None = None
+    """The number of a plain tensor in it that has its layout; a wrapper made of other tensors has theirs."""
+    own_layout: tuple[tuple[int, ...], ...] | None = None
+    """Size and stride that no tensor in it tells."""
 
     @classmethod
     def of(cls, value: Any) -> WrapperForm:
         """The form of a wrapper.  ``UnsupportedError`` for one that holds what is no strided tensor."""
         names, context = value.__tensor_flatten__()
         inner = tuple(cls._inner(value, getattr(value, name)) for name in names)
-        layout = tuple(value.shape), tuple(value.stride()), value.requires_grad
-        return cls(type(value), tuple(names), context, *layout, inner, Spread.of(value))
+        layout, spread = (tuple(value.shape), tuple(value.stride())), Spread.of(value)
+        like = None
+        if spread is None and not is_in_flight(type(value)):
+            parts = enumerate(zip(names, inner, strict=True))
+            like = next((n for n, (m, f) in parts if f is None and _has_layout(getattr(value, m), *layout)), None)
+        own = None if like is not None or isinstance(value, NestedTensor) else layout
+        return cls(type(value), tuple(names), context, *layout, value.requires_grad, inner, spread, like, own)
 
     @classmethod
     def _inner(cls, value: Any, part: Any) -> WrapperForm | Mesh | None:
@@ -51,11 +61,17 @@ class WrapperForm:
         if type(value) is not self.kind or value.requires_grad is not self.requires_grad:
             return False
         names, context = value.__tensor_flatten__()
-        layout = tuple(value.shape) == self.size and tuple(value.stride()) == self.stride
-        if not layout or tuple(names) != self.names or context != self.context:
+        if tuple(names) != self.names or context != self.context or not self._has_its_layout(value):
             return False
         held = zip(self.names, self.inner, strict=True)
         return all(_fits(form, getattr(value, name)) for name, form in held)
+
+    def _has_its_layout(self, value: Any) -> bool:
+        if self.like is not None:
+            return _has_layout(getattr(value, self.names[self.like]), tuple(value.shape), tuple(value.stride()))
+        if self.own_layout is None:
+            return len(value.shape) == len(self.size)
+        return _has_layout(value, *self.own_layout)
 
     def count(self) -> int:
         """Plain tensors in it."""
@@ -79,7 +95,23 @@ class WrapperForm:
                 held[name] = form.mesh
             else:
                 held[name] = parts.pop(0) if form is None else form.build(parts)
-        return self.kind.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        size, stride = self.size, self.stride
+        if self.like is not None:
+            alike = held[self.names[self.like]]
+            size, stride = alike.shape, alike.stride()
+        elif issubclass(self.kind, NestedTensor):
+            size = self._ragged(held)
+        return self.kind.__tensor_unflatten__(held, self.context, size, stride)  # type: ignore[attr-defined]
+
+    def _ragged(self, held: dict[str, Any]) -> tuple[Any, ...]:
+        """The size of a nested tensor, with a symbol for its ragged one where its offsets are fake: they keep it."""
+        source, number = held.get("_lengths", held["_offsets"]), self.context["ragged_idx"]
+        if not isinstance(source, FakeTensor):
+            return self.size
+        if source.nested_int_memo is None:
+            known = self.size[number].node.nested_int()  # type: ignore[attr-defined]
+            source.nested_int_memo = source.fake_mode.create_symbolic_nested_int(nt_tensor_id=known)
+        return (*self.size[:number], source.nested_int_memo, *self.size[number + 1 :])
 
     def gradient_parts(self, gradient: Any) -> list[torch.Tensor]:
         """The plain tensors in a gradient of a wrapper of this form.  ``UnsupportedError`` for one of another class."""
@@ -97,6 +129,10 @@ class WrapperForm:
         return local if self.spread is None else self.spread.gradient(local, self.size, self.stride)
 
 
+def _has_layout(part: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    return tuple(part.shape) == size and tuple(part.stride()) == stride
+
+
 def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
     if isinstance(form, WrapperForm):
         return form.fits(part)
@@ -108,6 +144,11 @@ def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a class wrap others and say how."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def nested_attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``scaled_dot_product_attention`` of nested tensors, who answer for it."""
+    return jagged_torch_function(torch.nn.functional.scaled_dot_product_attention, *args, **kwargs)
 
 
 @attrs.frozen(eq=False)
@@ -138,21 +179,32 @@ class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
         ctx.form = form
-        return form.build([part.detach() for part in parts])
+        return form.build([_without_history(part) for part in parts])
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-        return None, *ctx.form.gradient_parts(gradient)
+        return None, *(p if _is_differentiable(p) else None for p in ctx.form.gradient_parts(gradient))
 
 
 class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
-        parts = [part.detach() for part in form.parts(value)]
-        ctx.mark_non_differentiable(*(p for p in parts if not p.dtype.is_floating_point and not p.dtype.is_complex))
+        ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
+        parts = [_without_history(part) for part in form.parts(value)]
+        ctx.mark_non_differentiable(*(p for p in parts if not _is_differentiable(p)))
         return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, ctx.form.build_gradient(list(gradients))
+        parts = [given if own is None else own for given, own in zip(gradients, ctx.fixed, strict=True)]
+        return None, ctx.form.build_gradient(parts)
+
+
+def _is_differentiable(part: torch.Tensor) -> bool:
+    return part.dtype.is_floating_point or part.dtype.is_complex
+
+
+def _without_history(part: torch.Tensor) -> torch.Tensor:
+    """A tensor for another wrapper; one that has no gradients is the same: nested tensors compare their offsets."""
+    return part.detach() if _is_differentiable(part) else part

@@ -49,7 +49,8 @@ class Costs:
     """What arithmetic costs on a device, for those who weigh it against memory traffic.
 
     Four classes of operations, in bytes of traffic that take as long as one element's; ``flops_per_byte``:
-    floating-point operations of a library kernel that take as long as one byte.
+    floating-point operations of a library kernel that take as long as one byte; ``launch_bytes``: bytes of traffic that
+    take as long as the launch of a kernel behind another (0: kernels of a call are functions of one library).
     """
 
     cheap: float = 0.01
@@ -57,6 +58,7 @@ class Costs:
     transcendental: float = 0.1
     random: float = 1.0
     flops_per_byte: float = 100.0
+    launch_bytes: int = 0
 
 
 @attrs.frozen

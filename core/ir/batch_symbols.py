@@ -16,6 +16,7 @@ import attrs
 import sympy
 import torch
 
+from turret.graph.externs import drops_out
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, divide_exactly, provably_less, provably_nonnegative
 from turret.ir.program import CopyInto, Extern, Number, Ref, StridedView, TensorDecl, references
@@ -37,15 +38,6 @@ _BATCHED: dict[Any, tuple[int, ...]] = {
     _aten._scaled_dot_product_fused_attention_overrideable.default: (0, 1, 2),
 }
 """Library calls that treat samples one by one, with the arguments that are batches; others have none of the symbol."""
-
-_DROPOUT = {
-    _aten._scaled_dot_product_flash_attention.default: 3,
-    _aten._scaled_dot_product_efficient_attention.default: 5,
-    _aten._scaled_dot_product_cudnn_attention.default: 5,
-    _aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
-    _aten._scaled_dot_product_fused_attention_overrideable.default: 4,
-}
-"""Where attention is told what share of its weights to drop, by random numbers that depend on how many there are."""
 
 
 def batch_symbols(
@@ -161,12 +153,12 @@ class _Batch:
     def _call(self, step: Extern) -> bool:
         values = (step.args, list(step.kwargs.values()))
         names = [ref.name for ref in references(values)] + [o.name for o in step.outputs if o is not None]
-        if step.binds or step.mutates or self._mentioned_in(values):
+        if step.binds or step.mutates or self._mentioned_in(values) or self._draws(step):
             return False
         if all(self._count(name) == 0 for name in names):
-            return torch.Tag.nondeterministic_seeded not in step.op.tags
+            return True
         batched = _BATCHED.get(step.op)
-        if batched is None or len(step.args) <= max(batched) or self._drops(step):
+        if batched is None or len(step.args) <= max(batched):
             return False
         batches = [step.args[n] for n in batched]
         others = [*(a for n, a in enumerate(step.args) if n not in batched), *step.kwargs.values()]
@@ -176,11 +168,14 @@ class _Batch:
         alone = all(self._count(ref.name) == 0 for ref in references(others))
         return not rest and bool(count) and made <= {0, count} and count in made and alone
 
-    def _drops(self, step: Extern) -> bool:
-        """Whether attention draws random numbers."""
-        position = _DROPOUT.get(step.op)
-        given = step.kwargs.get("dropout_p", 0.0)
-        return position is not None and (step.args[position] if len(step.args) > position else given) != 0.0
+    def _draws(self, step: Extern) -> bool:
+        """Whether a call draws random numbers, which depend on how many there are."""
+        tags = getattr(step.op, "tags", None)
+        if tags is None:
+            return True  # control flow, in whose branches anything may be
+        if torch.Tag.nondeterministic_seeded not in tags:
+            return False
+        return step.op not in _BATCHED or drops_out(step.op, step.args, step.kwargs)
 
     def _mentioned_in(self, value: Any) -> bool:
         if isinstance(value, list | tuple):

@@ -63,6 +63,8 @@ class _Trial(fx.Interpreter):
         super().__init__(captured.module, garbage_collect_values=False)
         self.captured = captured
         self.results: dict[fx.Node, Any] = {}
+        self.numbers: dict[fx.Node, int] = {}
+        """Positions of calls."""
         self.changed: set[fx.Node] = set()
         """Calls under other modes than the first one."""
         self.writes: dict[int, int] = {}
@@ -100,6 +102,7 @@ class _Trial(fx.Interpreter):
                     self._versions[key] = tensor, tensor._version
                     self._note_write(_memory(tensor))
             self._meet(result, None)
+            self.numbers[node] = self._position
             self._position += 1
         return result
 
@@ -187,30 +190,16 @@ def _parts(calls: Sequence[fx.Node], places: Sequence[int]) -> list[list[fx.Node
 def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -> Section:
     inside = set(calls)
     read = dict.fromkeys(s for call in calls for s in call.all_input_nodes if s not in inside and s.op != "get_attr")
-    outputs = tuple(call for call in calls if any(user not in inside for user in call.users))
-    graph, copies = fx.Graph(), {}
-    for node in read:
-        copies[node] = input_ = graph.placeholder(node.name)
-        input_.meta = dict(node.meta)
-
-    def copy(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copy)
-        return copies[node]
-
-    for call in calls:
-        for source in call.all_input_nodes:
-            copy(source)
-        copy(call)
-    graph.output(tuple(copies[node] for node in outputs))
-    placeholders = {n: i for i, n in enumerate(n for n in captured.module.graph.nodes if n.op == "placeholder")}
-    given = [placeholders.get(node) for node in read]
-    module = lazy_module(captured.module, graph, "Section")
+    outputs = tuple(call for call in calls if not inside.issuperset(call.users))
+    placeholders = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
+    position = {node: n for n, node in enumerate(placeholders)}
+    given = [position.get(node) for node in read]
+    examples = captured.example_inputs
     made = attrs.evolve(
         captured,
-        module=module,
+        module=lazy_module(captured.module, _copied(tuple(read), calls, outputs), "Section"),
         example_inputs=tuple(
-            trial.results[node] if number is None else captured.example_inputs[number]
+            trial.results[node] if number is None else examples[number]
             for node, number in zip(read, given, strict=True)
         ),
         static_inputs=_renumbered(captured.static_inputs, given),
@@ -219,13 +208,53 @@ def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -
         gradient_buckets=None,
         name=f"{captured.name}_{calls[0].name}",
     )
-    end = list(trial.results).index(calls[-1])
-    done = sum(node.op in _CALLS for node in list(trial.results)[: end + 1])
-    return Section(made, tuple(read), outputs, any(position < done for position in trial.input_writes))
+    return Section(
+        made, tuple(read), outputs, min(trial.input_writes, default=len(trial.numbers)) <= trial.numbers[calls[-1]]
+    )
+
+
+def _copied(inputs: Sequence[fx.Node], calls: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.Graph:
+    """Calls as a graph of their own, with constants that they read."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for call in calls:
+        for source in call.all_input_nodes:
+            if source not in copies:
+                copies[source] = graph.node_copy(source)
+        copies[call] = graph.node_copy(call, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return graph
 
 
 def _renumbered(positions: frozenset[int], given: Sequence[int | None]) -> frozenset[int]:
     return frozenset(new for new, old in enumerate(given) if old in positions)
+
+
+@attrs.frozen
+class _Step:
+    """A call of a section: where the values that it takes and makes lie, and which nobody reads any more."""
+
+    function: Callable[..., Any]
+    given: list[int]
+    made: list[int]
+    done: list[int]
+    behind_write: bool
+
+    def __call__(self, values: list[Any]) -> None:
+        try:
+            found = self.function(*[values[slot] for slot in self.given])
+        except Exception as error:
+            if not self.behind_write:
+                raise
+            error.__turret_wrote_nothing__ = False  # type: ignore[attr-defined]
+            raise error.with_traceback(None) from None  # the plan that it came out of wrote to no input
+        for slot, value in zip(self.made, found, strict=True):
+            values[slot] = value
+        for slot in self.done:
+            values[slot] = None
 
 
 def join(
@@ -233,41 +262,26 @@ def join(
 ) -> Callable[..., Any]:
     """The whole graph as a function of its flat inputs, of the functions of its sections."""
     graph = captured.module.graph
-    slots = {node: n for n, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
-    for section in sections:
-        for node in section.outputs:
-            slots.setdefault(node, len(slots))
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    made = [node for section in sections for node in section.outputs]
+    slots = {node: n for n, node in enumerate((*placeholders, *made))}
     results = graph.output_node().args[0]
     taken = [slots[node] if isinstance(node, fx.Node) else None for node in results]
-    last: dict[int, int] = {}
-    for number, section in enumerate(sections):
-        last |= {slots[node]: number for node in (*section.inputs, *section.outputs)}
-    steps = [
-        (
-            function,
-            [slots[node] for node in section.inputs],
-            [slots[node] for node in section.outputs],
-            [slot for slot, at in last.items() if at == number and slot not in taken],
-            number > 0 and sections[number - 1].writes,
-        )
-        for number, (section, function) in enumerate(zip(sections, functions, strict=True))
-    ]
-    count = len(slots)
+    steps: list[_Step] = []
+    read_later = set(taken)
+    for number in range(len(sections) - 1, -1, -1):
+        section = sections[number]
+        given, found = ([slots[node] for node in nodes] for nodes in (section.inputs, section.outputs))
+        done = [slot for slot in dict.fromkeys((*given, *found)) if slot not in read_later]
+        read_later.update(given)
+        steps.append(_Step(functions[number], given, found, done, number > 0 and sections[number - 1].writes))
+    steps.reverse()
+    empty = [None] * len(made)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        values = [*inputs, *[None] * (count - len(inputs))]
-        for function, given, made, done, written in steps:
-            try:
-                found = function(*[values[slot] for slot in given])
-            except Exception as error:
-                if not written:
-                    raise
-                error.__turret_wrote_nothing__ = False  # type: ignore[attr-defined]
-                raise error.with_traceback(None) from None  # an earlier section did write
-            for slot, value in zip(made, found, strict=True):
-                values[slot] = value
-            for slot in done:
-                values[slot] = None
+        values = [*inputs, *empty]
+        for step in steps:
+            step(values)
         return tuple(result if slot is None else values[slot] for slot, result in zip(taken, results, strict=True))
 
     return run

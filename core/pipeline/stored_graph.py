@@ -21,6 +21,7 @@ from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.native_functions import nn_c
 
 
 @record
@@ -175,7 +176,7 @@ def _function(name: str) -> Any:
             return operator.attrgetter(rest)(torch.ops)
         if name.startswith("torch:"):
             simple = name.removeprefix("torch:")
-            homes = (torch, torch._C._nn, torch.nn.functional)
+            homes = (torch, nn_c, torch.nn.functional)
             return next((getattr(m, simple) for m in homes if hasattr(m, simple)), None)
         module = name.replace("torch._VariableFunctionsClass.", "torch._C._VariableFunctions.")
         name = module

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from turret.errors import CacheError, CodegenError, FakeImplementationError
-from turret.graph.externs import fast_callable, is_trusted
+from turret.graph.externs import fast_callable, is_trusted, resolve_op
+from turret.graph.op_traits import is_collective
 from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
 from turret.hooks.graph_capture import CallObserver
 from turret.hooks.products import BoxedCallable
@@ -288,7 +289,8 @@ class _Writer:
             return
         self.names["observer"] = self.observer
         tensors = "".join(f"t{slot}, " for slot in _slots_as_tensors(step))
-        self.lines.append(f"observer.begin(({tensors}))")
+        stays = isinstance(step, Call) and is_collective(resolve_op(step.op))
+        self.lines.append(f"observer.begin(({tensors}), {stays})")
         self._run_step(step)
         self.lines.append("observer.end()")
 

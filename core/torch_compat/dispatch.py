@@ -14,6 +14,8 @@ TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """Sees every op below autograd: tracers are such modes, and there is no public name for their class."""
 pop_dispatch_mode = torch.utils._python_dispatch._pop_mode_temporarily
 """A context without the innermost of these modes."""
+disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context without any of them, the tracer's own included."""
 pop_function_mode = torch.overrides._pop_mode_temporarily
 """A context without the innermost mode of ``__torch_function__``; gives that mode."""
 no_dispatch = torch.utils._mode_utils.no_dispatch

@@ -25,6 +25,10 @@ class Unsupported(TurretError):
         """The line of the program, with file and function."""
 
 
+class FloatNeeded(Unsupported):
+    """Floats that change are needed as what they are now: capture takes them for constants, and begins again."""
+
+
 class AskedFor(Unsupported):
     """A graph break that the program asked for by a mark: no news to whoever wrote it."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from turret.hooks.config import Option
 from turret.hooks.hookspecs import hookimpl
 
+RECOMPILE_LIMIT = 8
+"""Captures of one function unless it is said otherwise; torch's own default, too."""
+
 
 @hookimpl
 def turret_options() -> tuple[Option, ...]:
@@ -36,7 +39,7 @@ def turret_options() -> tuple[Option, ...]:
         ),
         Option(
             name="recompile_limit",
-            default=8,
+            default=RECOMPILE_LIMIT,
             doc="captures of one function, after which it runs eagerly (Turret's capture)",
             low=1,
         ),

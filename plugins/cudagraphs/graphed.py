@@ -21,6 +21,10 @@ SIZES_AT_ONCE = 2
 """Sizes of a function that are recorded as soon as they come again."""
 
 
+SIZES_TRIED = 3
+"""Sizes of a function of which recording fails, before it is tried for others, too: a try costs several calls."""
+
+
 @attrs.frozen
 class Settings:
     """The options of one compilation; ``outputs`` is ``fresh``, ``pool`` or ``legacy``.
@@ -90,6 +94,8 @@ class Graphed:
         manager = self._managers.get(stream)
         if manager is None:
             manager = self._managers[stream] = self._manager_for(stream)
+        for n in self.work.states.read:
+            args[n] = args[n].to(self.place.device)
         if self.settings.capture_sizes:
             key = self.work.key(args)
             larger = self.work.padded_key(key, self.settings.capture_sizes)
@@ -150,13 +156,15 @@ class Graphed:
         return results
 
     def refuse(self, key: Key, reason: str) -> None:
-        """Record calls of some sizes no more, with one warning."""
+        """Record calls of some sizes no more, with one warning; where it never succeeds, calls of no sizes."""
         self.refused[key] = reason
         message = f"{self.work.name} runs without a recording: {reason}"
-        self._tell(message)
+        gives_up = not self.recordings and len(self.refused) >= SIZES_TRIED
+        self._tell(f"{message}; it is recorded for no other sizes either" if gives_up else message)
         if self.settings.unasked:
-            self.is_off = not key
+            self.is_off = not key or gives_up
         else:
+            self.is_off = gives_up
             warn(f"graph capture: {message}")
 
     def is_warm(self, key: Key, stream: int) -> bool:

@@ -40,6 +40,11 @@ def turret_options() -> tuple[Option, ...]:
             doc="ops that are left out of recordings, such as 'aten::bmm' or 'mylib::attention'",
         ),
         Option(
+            name="cudagraph_collectives",
+            default=False,
+            doc="record collectives, too; for backends that queue them on a stream (NCCL), in all processes alike",
+        ),
+        Option(
             name="cudagraph_skip_dynamic_graphs",
             default=False,
             doc="record no graph that has dynamic sizes",

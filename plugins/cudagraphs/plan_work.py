@@ -15,6 +15,7 @@ from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.padding import Batches
 from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
@@ -38,6 +39,7 @@ class PlanWork(Work):
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
+        self.states = GeneratorStates.of(plan)
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None

@@ -13,6 +13,7 @@ import torch
 from turret.hooks.devices import Allocator
 from turret.hooks.graph_capture import GraphCapture, extent
 from turret.hooks.products import Role
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""
@@ -71,7 +72,8 @@ class Work(abc.ABC):
     """A function that can be recorded, over flat inputs: tensors, and numbers that are part of its size key.
 
     ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
-    ``float_inputs``: inputs that are floats, which are no part of the size key.
+    ``float_inputs``: inputs that are floats, which are no part of the size key.  ``states``: inputs that may lie on the
+    host.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Work(abc.ABC):
     static: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     float_inputs: tuple[int, ...] = ()
+    states: GeneratorStates = GeneratorStates()
 
     @abc.abstractmethod
     def key(self, args: Sequence[Any]) -> Key:

@@ -23,6 +23,7 @@ from turret.plan.capture import capture_obstacles
 from turret.plan.executor import load
 from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.plan_work import PlanWork
 from turret.plugins.cudagraphs.recorder import NotRecordable
@@ -40,10 +41,12 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
         return None
-    obstacles = capture_obstacles(plan, context.config.cudagraph_skip_dynamic_graphs)
+    config = context.config
+    obstacles = capture_obstacles(plan, config.cudagraph_skip_dynamic_graphs, config.cudagraph_collectives)
     if obstacles:
         _skip(context, function, role, "; ".join(obstacles))
-        return None
+        plain = _plain(function, plan)
+        return None if plain is function else plain
     if not plan.sections:
         return _graphed(context, function, plan, role, written_inputs(plan))
     sections = sections_of(plan)
@@ -54,11 +57,23 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
 def _section(context: CompileContext, section: PlanSection, role: Role) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
-    reasons = list(map(str, section.obstacles)) or capture_obstacles(section.plan)
+    reasons = list(map(str, section.obstacles)) or capture_obstacles(
+        section.plan, collectives=context.config.cudagraph_collectives
+    )
     if not reasons:
         return _graphed(context, function, section.plan, role, section.written)
     _skip(context, function, role, "; ".join(reasons))
-    return function
+    return _plain(function, section.plan)
+
+
+def _plain(function: BoxedCallable, plan: Plan) -> BoxedCallable:
+    """A plan's function, beside which others are recorded."""
+    where = torch.device(plan.device)
+    device = device_for(where.type)
+    if device.graphs is None:
+        return function
+    index = where.index if where.index is not None else device.current_index()
+    return GeneratorStates.of(plan).on_host(function, functools.partial(device.graphs.is_recording, index))
 
 
 def _graphed(
@@ -78,13 +93,14 @@ def _graphed(
         )
     except NotRecordable as error:
         _skip(context, function, role, str(error))
-        return function
+        return _plain(function, plan)
     place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
 
     def tell(message: str) -> None:
         context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
 
-    graphed = Graphed(work, function, place, settings, lambda stream: manager_of(place, stream, settings.outputs), tell)
+    plain, on_stream = _plain(function, plan), lambda stream: manager_of(place, stream, settings.outputs)
+    graphed = Graphed(work, plain, place, settings, on_stream, tell)
     graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
     return graphed
 

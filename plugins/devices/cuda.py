@@ -59,7 +59,7 @@ class Cuda(Device):
     keeps_arena = False
     # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
     channels_last = HALF
-    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0)
+    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0, launch_bytes=4 << 20)
 
     def properties(self, index: int) -> Properties:
         if not torch.cuda.is_available():

@@ -247,11 +247,11 @@ class CudaCalls(threading.local):
         finally:
             self._noted = None
 
-    def begin(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
         if self._noted is None:
             return
         first = captured_nodes(*self._stream)
-        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"])
+        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"], stays)
         clear_stack()
 
     def end(self) -> None:

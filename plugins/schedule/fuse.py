@@ -6,9 +6,11 @@ import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 
+from turret.hooks.devices import device_for
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
 from turret.ir.schedule import FusionKind, Kernel
@@ -28,6 +30,12 @@ UNKNOWN_BYTES = 1 << 20
 
 MOST_PRODUCTS = 2
 """Matrix products of one kernel (a gate and what it lets through): each keeps a tile of sums in registers."""
+
+MOST_TENSORS = 64
+"""Tensors of one kernel that has nothing but its loops in common."""
+
+OPEN_KERNELS = 4
+"""How many kernels of one shape a small one may still join: those that depend on one another stay apart."""
 
 BETWEEN = "another step lies between"
 """Reason of a fusion that other fusions may make possible."""
@@ -68,7 +76,42 @@ class Fuser:
             if first is not second and key not in tried:
                 tried.add(key)
                 self.consider(first, second)
+        self.gather_small()
+        return self.in_order()
+
+    def in_order(self) -> list[Group]:
+        """All groups, in program order."""
         return sorted(dict.fromkeys(self.groups.values()), key=lambda g: g.first)
+
+    def gather_small(self) -> None:
+        """Join kernels over the same loops, of which each takes less time than its launch.
+
+        They need share no tensor: counters of norms, small weights in an optimizer.
+        """
+        alike: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
+        for group in self.in_order():
+            launch = _launch_bytes(group)
+            extents = tuple(v.extent for v in group.outer)
+            if group.inner or self.traffic(group) >= launch or not all(isinstance(e, int) for e in extents):
+                continue
+            kernels = alike[launch, extents, *_devices(group)]
+            for other in kernels[-OPEN_KERNELS:]:
+                joined = len(self.names(other) | self.names(group)) <= MOST_TENSORS and self.consider(
+                    other, group, launch
+                )
+                if joined:
+                    kernels[kernels.index(other)] = joined
+                    break
+            else:
+                kernels.append(group)
+
+    def traffic(self, group: Group) -> int:
+        """Bytes that a group's kernel reads and writes, values that it hands on included."""
+        return sum(self.sizes[name] for name in self.names(group))
+
+    def names(self, group: Group) -> frozenset[str]:
+        """Tensors that a group reads or makes."""
+        return group.reads | group.made.keys()
 
     def pairs(self, units: list[Unit]) -> Iterable[tuple[int, int]]:
         """Producers with their consumers, and readers of one tensor with the readers that follow."""
@@ -105,15 +148,17 @@ class Fuser:
         inside = (first, second)
         return any(self.groups.get(n) not in inside for n in self.graph.readers.get(name, ()))
 
-    def consider(self, first: Group, second: Group) -> None:
-        """Fuse two groups if that is legal and worth it, and record why or why not."""
-        saved = self.saved(first, second)
+    def consider(self, first: Group, second: Group, launch: int = 0) -> Group | None:
+        """Fuse two groups if that is legal and worth it, and record why or why not; ``launch``: what one less is worth,
+        in bytes."""
+        saved = self.saved(first, second) + launch
         merged, reason = self.attempt(first, second, saved)
         self.decisions.append(FusionDecision(_label(first), _label(second), merged is not None, saved, reason))
         if merged is not None:
             self.graph.join(first, second)
             for member in merged.members:
                 self.groups[member.unit.number] = merged
+        return merged
 
     def attempt(self, first: Group, second: Group, saved: int) -> tuple[Group | None, str]:
         """The fused group, or None and the reason."""
@@ -176,6 +221,10 @@ def _refuses_product(first: Group, second: Group, connected: bool) -> str:
 
 def _label(group: Group) -> str:
     return "+".join(m.unit.tensor.name for m in group.members[:4]) + ("+..." if len(group.members) > 4 else "")
+
+
+def _launch_bytes(group: Group) -> int:
+    return device_for(group.members[0].unit.tensor.device.type).costs.launch_bytes
 
 
 def _devices(group: Group) -> set[str]:

@@ -87,7 +87,7 @@ def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: S
     dynamic = any(source.kind != "float" for source in program.symbols.values())
     if config.cudagraph_skip_dynamic_graphs and dynamic:
         return None
-    rules = _Rules(program, target, config.cudagraph_split_ops)
+    rules = _Rules(program, target, config.cudagraph_split_ops, config.cudagraph_collectives)
     kinds = [_kind(steps, rules.obstacle) for steps in pieces]
     if not dynamic or not config.cudagraph_capture_sizes:
         return Cut(rules.obstacle, kinds)
@@ -108,8 +108,10 @@ def _is_neutral(step: Step) -> bool:
 class _Rules:
     """What cannot be recorded of one program's steps on one device."""
 
-    def __init__(self, program: LoopProgram, target: Target, split_ops: tuple[str, ...]) -> None:
-        self.declarations, self.split_ops = program.declarations(), split_ops
+    def __init__(
+        self, program: LoopProgram, target: Target, split_ops: tuple[str, ...], collectives: bool = False
+    ) -> None:
+        self.declarations, self.split_ops, self.collectives = program.declarations(), split_ops, collectives
         self.device = torch.device(target.device)
         self.scalars = {n for n, value in program.constants.items() if not value.dim()}
         self.of_data = symbols_of_data(program)
@@ -136,7 +138,7 @@ class _Rules:
     def _of_call(self, step: Extern) -> Obstacle | None:
         source = ": ".join(text for text in (step.location, step.source) if text)
         why = NAMED if self._is_named(step) else ""
-        why = why or why_not_recorded(step.op, step.args, self._index_dtypes(step))
+        why = why or why_not_recorded(step.op, step.args, self._index_dtypes(step), self.collectives)
         why = why or self._of_devices(step) or self._of_data(step)
         if not why and not any(references(step.args)) and not step.outputs:
             why = "is work of the host"

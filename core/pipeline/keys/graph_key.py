@@ -31,6 +31,7 @@ from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
 from turret.torch_compat.modes import ATTENTION_ENABLED
+from turret.torch_compat.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
 """Notes on nodes of a captured graph that change what it compiles to."""
@@ -206,7 +207,7 @@ def function_name(target: Any) -> str:
         if owner is None and getattr(torch, target.__name__, None) is target:
             return f"torch.{target.__name__}"
     name = getattr(target, "__name__", None)
-    if name is not None and any(getattr(m, name, None) is target for m in (torch, torch._C._nn, torch.nn.functional)):
+    if name is not None and any(getattr(m, name, None) is target for m in (torch, nn_c, torch.nn.functional)):
         return f"torch:{name}"
     raise Unstable(f"a call of {name or target!r}")
 

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.torch_compat.fakes import FakeTensor
 
 
 @attrs.define(eq=False)

@@ -17,12 +17,13 @@ from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource, Source
+from turret.frames.torch_settings import dynamic_argument
 from turret.frames.trace_modes import has_modes, program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
@@ -33,6 +34,7 @@ from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
+from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
@@ -40,7 +42,9 @@ from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.distributed import forget_shardings
+from turret.torch_compat.sizes import is_float_symbol
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -78,7 +82,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     stop: _Break | None = None
     reuse = settings.reuse_blocks
     alike = settings.alike
-    dynamic = False if has_modes() else settings.dynamic  # a mode of the program's is to see numbers as they are
+    dynamic = (
+        False if has_modes() else dynamic_argument(settings.dynamic)
+    )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
@@ -94,6 +100,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 stop = _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
+                    if _needs_floats(error) and policy.take_for_constants():
+                        continue
                     raise
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
@@ -110,6 +118,14 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
+
+
+def _needs_floats(error: Unsupported) -> bool:
+    """Whether floats would have to be known, to the program or to an operation on fake tensors."""
+    cause = error.__cause__
+    return isinstance(error, FloatNeeded) or (
+        isinstance(cause, GuardOnDataDependentSymNode) and any(map(is_float_symbol, cause.cond.free_symbols))
+    )
 
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
@@ -134,10 +150,10 @@ def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
 
 def view_kind(value: torch.Tensor) -> str:
     """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
-    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+    return str(creation_meta_of(value)) if value._is_view() else ""
 
 
-_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+_PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
 def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
@@ -309,6 +325,7 @@ class _Attempt:
             self.settings.graphs += 1
         else:
             inputs, key = [], None
+        check_marks(tracer)
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from turret import plugins
-from turret.errors import CaptureError, RecompileError, StageError, warn
+from turret.errors import CaptureError, MarkError, RecompileError, StageError, warn
 from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
+from turret.frames.torch_settings import dynamo_setting
 from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
 from turret.plugins.capture.dispatching import recomputation
@@ -314,9 +315,12 @@ def _is_given_up(settings: Settings, cache: FrameCache, function: Any, arguments
     """Report why no unit holds for a call; whether that makes one capture too many, so that the frame runs eagerly."""
     context, name, code = settings.context, function.__qualname__, function.__code__
     reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
-    message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
+    different = dict.fromkeys(filter(None, reasons))
+    message = "\n  ".join([f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}", *different])
     context.emit("recompile", stage="capture", name=code.co_name, message=message)
-    if cache.captures < context.config.recompile_limit:
+    if dynamo_setting("error_on_recompile"):
+        raise RecompileError(f"a recompile, where torch._dynamo.config.error_on_recompile forbids it: {message}")
+    if cache.captures < settings.recompile_limit:
         return False
     message = f"{name} was compiled {cache.captures} times (recompile_limit)"
     if settings.fullgraph:
@@ -345,7 +349,7 @@ def _postpone(settings: Settings, cache: FrameCache, name: str, reason: Postpone
     settings.waits = True
     cache.captures -= 1
     cache.postponed += 1
-    too_often = cache.postponed >= settings.context.config.recompile_limit
+    too_often = cache.postponed >= settings.recompile_limit
     message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
     if too_often and settings.fullgraph:
         raise CaptureError(message) from None
@@ -356,7 +360,8 @@ def _postpone(settings: Settings, cache: FrameCache, name: str, reason: Postpone
 def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exception) -> None:
     """A frame at which capture itself failed runs as Python from now on, with a warning; or the error goes on."""
     context = settings.context
-    if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
+    promised = isinstance(error, MarkError) or (settings.fullgraph and isinstance(error, CaptureError))
+    if context.config.on_error == "raise" or promised:
         raise error
     cache.given_up = True
     plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"

@@ -19,6 +19,7 @@ from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.modes import set_grad_enabled
 
 _HINT = "mark its operation as a custom op of torch.library"
 
@@ -62,7 +63,7 @@ class _Differentiated:
     def run(self) -> Value:
         t = self.t
         grad_mode = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         try:
             with t.recorder.region() as forward:
                 inputs = self.lift_arguments(forward)
@@ -73,7 +74,7 @@ class _Differentiated:
                 target = self.close(forward, backward, inputs, gradients)
                 target.failure = failure
         finally:
-            torch._C._set_grad_enabled(grad_mode)
+            set_grad_enabled(grad_mode)
         return self.result(result, t.recorder.call_region(target, forward.lifted).unpack(t))
 
     def lift_arguments(self, region: Region) -> tuple[int | None, ...]:

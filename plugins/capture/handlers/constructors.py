@@ -291,7 +291,7 @@ LEGACY_CLASSES: dict[Any, Any] = {
     **{
         kind: _of_class(kind)
         for kind in vars(torch).values()
-        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu  # type: ignore[attr-defined]
+        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu
     },
 }
 """Handlers of calls of these classes."""

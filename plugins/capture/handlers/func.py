@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
 from turret.plugins.capture.errors import Unsupported
@@ -22,6 +21,7 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.dispatch import TorchDispatchMode
 
 
 class Transformed(Callable_):

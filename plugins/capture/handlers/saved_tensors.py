@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 
-import torch
 from torch.autograd.graph import disable_saved_tensors_hooks
 
 from turret.frames.saved_tensor_hooks import top_hooks
@@ -18,6 +17,7 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
+from turret.torch_compat.native_functions import autograd_c
 
 
 class HooksRefused(Instance):
@@ -37,7 +37,7 @@ class HooksRefused(Instance):
 def _enter(t: Tracer) -> Value:
     if top_hooks(True) is not None:  # those of the program, which capturing keeps off
         raise Unsupported("disable_saved_tensors_hooks where there are such hooks")
-    t.guards.take("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
+    t.guards.take("CALL", BoundSource("autograd", autograd_c), (lookups.has_saved_tensor_hooks, False))
     t.hooks_refused += 1
     return Constant(None)
 

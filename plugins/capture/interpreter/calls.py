@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret.frames.annotations import is_in_graph, region_of, substitute_of
 from turret.frames.guards import function_modes
@@ -45,6 +44,7 @@ from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

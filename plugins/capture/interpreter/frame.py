@@ -10,7 +10,8 @@ from typing import Any
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import resume
-from turret.plugins.capture.python.bytecode import VERSION, Decoded, decode
+from turret.plugins.capture.python.bytecode import Decoded, decode
+from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Cell
@@ -276,7 +277,7 @@ class Generator(Value):
         frame = self.frame
         if not self.started or self.finished or frame.instructions[frame.index - 1].name != "YIELD_VALUE":
             return False
-        return frame.instructions[frame.index].arg & 3 == 2
+        return resumes_delegation(frame.instructions[frame.index])
 
     def delegate(self) -> Generator | None:
         """The generator that this one waits for in a ``yield from``."""
@@ -294,7 +295,7 @@ class Generator(Value):
         frame = self.frame
         sends = next(n for n in range(frame.index - 1, -1, -1) if frame.instructions[n].name == "SEND")
         frame.index = frame.instructions[sends].target
-        if VERSION < (3, 12):
+        if not SEND_KEEPS_RECEIVER:
             frame.stack.pop()
         frame.push(result)
 
@@ -415,6 +416,6 @@ class Generator(Value):
         except Raised as raised:
             if not issubclass(raised.value.type(), (GeneratorExit, StopIteration)):
                 raise
-            returned = VERSION >= (3, 13) and issubclass(raised.value.type(), StopIteration)
+            returned = CLOSE_GIVES_RESULT and issubclass(raised.value.type(), StopIteration)
             return raised.value.args[0] if returned and raised.value.args else Constant(None)
         raise t.raised(RuntimeError, "generator ignored GeneratorExit")

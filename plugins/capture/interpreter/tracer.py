@@ -39,6 +39,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance, Instance, I
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.torch_compat.program_functions import assert_async
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY: dict[str, Callable[[Any], Any]] = {
@@ -233,7 +234,7 @@ class FrameTracer(Caller):
             return value.truth(self)
         if isinstance(value, Symbolic):
             return self.assume(value, message)
-        self.recorder.call(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        self.recorder.call(assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
 
     def goes_on(self, value: Value, truth: bool) -> bool:
@@ -248,7 +249,7 @@ class FrameTracer(Caller):
             value = value.call_method(self, "item", [], {}).realize()  # no kernel of a GPU is to fail: none runs after
         if isinstance(value, Tensor):
             holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
-            recorder.call(torch._assert_async, [holds, Constant("a check of the program's fails")], {})
+            recorder.call(assert_async, [holds, Constant("a check of the program's fails")], {})
             return truth
         if truth and isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
             return self.assume(value, "a check of the program's fails")
@@ -280,6 +281,8 @@ class FrameTracer(Caller):
         left, right = left.realize(), right.realize()
         if left is right:
             return True
+        if any(isinstance(v, Symbolic) and v.is_ragged() for v in (left, right)):
+            return False  # such a size is another object each time that it is asked for
         if isinstance(left, Symbolic) or isinstance(right, Symbolic):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):

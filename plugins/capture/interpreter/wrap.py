@@ -33,7 +33,7 @@ from turret.frames.sources import (
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.registry import registry
+from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.distributed import AnyPlacement, description
@@ -54,6 +54,7 @@ from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -85,9 +86,9 @@ _BUILTIN_TYPES = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
     types.MethodWrapperType,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    HigherOrderOperator,
     type(torch.relu),
     type(re.compile("").search),
     functools._lru_cache_wrapper,
@@ -383,7 +384,7 @@ _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)
 def _is_generic(alias: Any) -> bool:
     """Whether an alias is of a class of a program's own, which makes instances when it is called."""
     origin = getattr(alias, "__origin__", None)
-    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)
 
 
 _ITERABLES: tuple[Iterable[Any], ...] = (
@@ -472,7 +473,7 @@ class _AnyNamedTuple(metaclass=_NamedTuples):
     pass
 
 
-registry.wrappers |= {
+_WRAPPERS: dict[type, Handler] = {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
     types.FunctionType: _function,
@@ -498,6 +499,7 @@ registry.wrappers |= {
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,
 }
+registry.wrappers |= _WRAPPERS
 registry.base_wrappers += [
     (_AnyNamedTuple, _namedtuple),
     (type, known(Class)),
@@ -507,9 +509,9 @@ registry.base_wrappers += [
     (nn.Module, _module),
     (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
-    (torch._ops.OpOverload, known(Builtin)),
-    (torch._ops.OpOverloadPacket, known(Builtin)),
-    (torch._ops.HigherOrderOperator, known(Builtin)),
+    (OpOverload, known(Builtin)),
+    (OpOverloadPacket, known(Builtin)),
+    (HigherOrderOperator, known(Builtin)),
 ]
 
 

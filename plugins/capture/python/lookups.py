@@ -16,6 +16,7 @@ import torch
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import is_hop_skipped, torch_function_state
 from turret.graph.wrapper_tensors import Unwrap, WrapperForm
+from turret.torch_compat.function_overrides import DisableTorchFunction
 
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
@@ -110,26 +111,26 @@ def never(value: Any) -> bool:
 
 def plain_tensor(value: torch.Tensor) -> torch.Tensor:
     """A tensor of a class of the program's as a plain one in its memory, through which gradients reach it."""
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
+    with DisableTorchFunction(), torch.enable_grad():
         return torch.Tensor.as_subclass(value, torch.Tensor)
 
 
 def as_class(value: torch.Tensor, kind: type) -> torch.Tensor:
     """A plain tensor as one of a class."""
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
+    with DisableTorchFunction(), torch.enable_grad():
         return torch.Tensor.as_subclass(value, kind)
 
 
 def gradient(value: torch.Tensor) -> torch.Tensor | None:
     """The gradient of a tensor, whatever its class makes of attributes."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         getter: Any = torch.Tensor.grad
         return getter.__get__(value)
 
 
 def is_leaf(value: torch.Tensor) -> bool:
     """Whether a tensor is a leaf of autograd, whatever its class makes of attributes."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return torch.Tensor.is_leaf.__get__(value)  # type: ignore[attr-defined]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from turret.torch_compat.program_functions import safe_softmax
+
 
 def iterate_by_index(value: Any) -> Iterator[Any]:
     number = 0
@@ -228,7 +230,7 @@ def attention_of_scores(
         nothing = torch.all(scores == -math.inf, dim=-1)
         sums = torch.where(nothing, -math.inf, scores.logsumexp(dim=-1))
         most = torch.max(scores, dim=-1)[0]
-        found = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
+        found = safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
     order = [*sorted(range(3), key=query.stride().__getitem__, reverse=True), 3]
     found = found.permute(order).contiguous().permute([order.index(n) for n in range(4)])
     return found, sums / math.log(2), most / math.log(2)

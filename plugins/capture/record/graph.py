@@ -12,15 +12,11 @@ import attrs
 import numpy
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
 )
-from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
@@ -44,6 +40,16 @@ from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence,
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
+from turret.torch_compat.fakes import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    is_functional_tensor,
+    is_functorch_wrapper,
+)
+from turret.torch_compat.fakes import Source as TorchSource
+from turret.torch_compat.native_functions import device_constructors
 
 
 @attrs.frozen
@@ -53,7 +59,7 @@ class SymbolName(TorchSource):
     text: str = ""
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.text
 
 
@@ -135,11 +141,11 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
 
 def _check_input(real: torch.Tensor) -> None:
     """Refuse a tensor that a graph cannot be given."""
-    if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
+    if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
         raise Unsupported(f"a {real.layout} tensor as an input")
     if real._is_zerotensor():
         raise Unsupported("a tensor of zeros that has no memory")
-    if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
+    if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
         raise Unsupported("a tensor inside another transformation")
     if real._is_view():
         try:
@@ -227,7 +233,7 @@ class GraphRecorder:
         """A tensor, or one of a class that torch itself makes fakes of, in the memory of one of a program's class."""
         if type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return real
-        with torch.utils._mode_utils.no_dispatch():
+        with no_dispatch():
             made = real.detach().requires_grad_(real.requires_grad)
             if isinstance(real, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, real.requires_grad)
@@ -288,7 +294,7 @@ class GraphRecorder:
             return Constant(size)
         key = (id(tensor), dimension)
         known = self.sizes.get(key)
-        if known is not None and known.number is size:  # type: ignore[attr-defined]
+        if known is not None and known.number is size:
             return known
         node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
@@ -382,7 +388,7 @@ class GraphRecorder:
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
             named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
-        if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
+        if self.devices and target in device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
@@ -416,7 +422,7 @@ class GraphRecorder:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
         if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
             value = value.realize()
-            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value
         return value
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
@@ -499,7 +505,7 @@ class GraphRecorder:
         if isinstance(value, Symbolic):
             return self._number(value, in_64_bits)
         if isinstance(value, Range):
-            numbers = list(value.concrete(self.t))  # type: ignore[arg-type]
+            numbers = list(value.concrete(self.t))
             return numbers, numbers
         if isinstance(value, Known) and isinstance(value.object, type):
             dtype = _DTYPES.get(value.object, value.object)
@@ -507,7 +513,7 @@ class GraphRecorder:
         return self._nest(value, in_64_bits)
 
     def _number(self, value: Symbolic, in_64_bits: bool) -> tuple[Any, Any]:
-        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
+        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known() and not value.is_ragged():
             if not fits_64_bits(value.number):
                 return value.fixed(), value.fixed()
             self.integers[value.number.node.expr] = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from turret.frames.guards import Guard
 from turret.plugins.capture.values.base import Tracer
+from turret.torch_compat.trees import pytree
 
 _COUNT_FROM_THE_START = frozenset(
     {"storage_offset", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "sym_storage_offset"}
@@ -28,7 +28,7 @@ def guard_places(t: Tracer, target: Any, args: list[Any]) -> None:
     """Guard where the inputs lie that a call looks at, if it is one that can tell."""
     if _name(target) not in _COUNT_FROM_THE_START:
         return
-    memories = {v.untyped_storage()._cdata for v in tree_leaves(args) if isinstance(v, torch.Tensor)}
+    memories = {v.untyped_storage()._cdata for v in pytree.tree_leaves(args) if isinstance(v, torch.Tensor)}
     for item in t.recorder.inputs:
         tensor = item.example
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in memories:

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import sympy
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.printers import PythonPrinter
 
 from turret.frames.guards import Guard
 from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
 from turret.plugins.capture.values.base import Tracer
+from turret.torch_compat.sizes import PythonPrinter, SingletonInt, int_oo
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -71,10 +70,13 @@ def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Itera
 
 def _assumptions(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
     """What fake kernels and the program's branches assumed."""
+    ragged = _ragged(environment)
+    decided = sympy.logic.boolalg.BooleanAtom if ragged else sympy.logic.boolalg.BooleanTrue
     for item in environment.guards:
-        if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
+        expression = item.expr.xreplace(ragged) if ragged else item.expr
+        if not isinstance(expression, (decided, bool)):
             p = _Printer(places)
-            yield p.doprint(item.expr), tuple(p.used)
+            yield p.doprint(expression), tuple(p.used)
 
 
 def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
@@ -93,6 +95,20 @@ def _bounds(integers: Iterable[Any], places: dict[Any, Source]) -> Iterator[_Con
     for part in dict.fromkeys(part for expression in integers for part in overflowing(expression, owners)):
         p = _Printer(places)
         yield f"{LEAST} <= {p.doprint(part)} <= {MOST}", tuple(p.used)
+
+
+def _ragged(environment: Any) -> dict[sympy.Symbol, Any]:
+    """Numbers in place of ragged sizes of nested tensors, so large that each equals itself alone.
+
+    What they were compared with is known by which tensors are the offsets, which other guards hold.
+    """
+    name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    values = getattr(environment, name)
+    symbols = [symbol for symbol, value in values.items() if isinstance(value, SingletonInt)]
+    return {symbol: sympy.Integer(_LARGE + number) for number, symbol in enumerate(symbols)}
+
+
+_LARGE = 10**15 + 37
 
 
 def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:

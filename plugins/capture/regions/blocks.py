@@ -36,6 +36,7 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, 
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.ops import OpOverload, OpOverloadPacket
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""
@@ -355,7 +356,7 @@ def _take_apart(value: Value, leaves: list[Value]) -> Structure:
 
 _FUNCTIONS = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.GetSetDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(torch.relu),
+    types.GetSetDescriptorType, OpOverload, OpOverloadPacket, type(torch.relu),
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from turret.frames.sources import BoundSource, References, Source, SourceReader
 from turret.plugins.capture.facts.fingerprints import Memo
 from turret.plugins.capture.store import references
 from turret.plugins.capture.store.references import FOUND_BY_SOURCE, Changed, NotPortable
+from turret.torch_compat.dispatch import DispatchKeySet
 
 _SOURCES: dict[str, type[Source]] = {
     name: kind for name, kind in vars(source_kinds).items() if isinstance(kind, type) and issubclass(kind, Source)
@@ -248,7 +249,7 @@ def _write_properties(p: Packer, value: TensorProperties) -> list:
 
 def _read_properties(u: Unpacker, content: list) -> TensorProperties:
     *fields, keys = content
-    values = [*u.parts(fields), torch._C.DispatchKeySet.from_raw_repr(keys)]
+    values = [*u.parts(fields), DispatchKeySet.from_raw_repr(keys)]
     return TensorProperties(*values)
 
 

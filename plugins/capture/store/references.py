@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from turret.plugins.capture.facts import fingerprints
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.ops import OpNamespace, OpOverload, OpOverloadPacket
 
 
 class NotPortable(Exception):
@@ -94,7 +94,7 @@ def _member_of_enum(value: enum.Enum) -> list[Reference]:
 
 
 _BY_KIND: tuple[tuple[Any, Callable[[Any], list[Reference]]], ...] = (
-    (torch._ops._OpNamespace, lambda value: [["op", value.name]]),
+    (OpNamespace, lambda value: [["op", value.name]]),
     (types.ModuleType, lambda value: [["module", value.__name__]]),
     ((OpOverload, OpOverloadPacket), lambda value: [["op", str(value)]]),
     (enum.Enum, _member_of_enum),

@@ -16,10 +16,12 @@ from turret.frames import frame_hook, stances
 from turret.frames.filtering.few_guards import few_guards
 from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
+from turret.frames.torch_settings import dynamo_setting
 from turret.hooks import plugin_manager
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
+from turret.plugins.capture.options import RECOMPILE_LIMIT
 from turret.plugins.capture.store.alike import Alike, find_alike
 from turret.plugins.capture.store.unit import Unit
 
@@ -144,9 +146,18 @@ class Settings:
         """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
         config = self.context.config
         return (
-            self.fullgraph or config.capture_scalar_outputs,
-            self.fullgraph or config.capture_dynamic_output_shape_ops,
+            self.fullgraph or config.capture_scalar_outputs or bool(dynamo_setting("capture_scalar_outputs")),
+            self.fullgraph
+            or config.capture_dynamic_output_shape_ops
+            or bool(dynamo_setting("capture_dynamic_output_shape_ops")),
         )
+
+    @property
+    def recompile_limit(self) -> int:
+        """Captures of one function: torch's setting where the option is at its default and the setting is not."""
+        given: int = self.context.config.recompile_limit
+        theirs = dynamo_setting("recompile_limit")
+        return theirs if theirs is not None and given == RECOMPILE_LIMIT else given
 
     def call_by_call(self) -> Settings:
         """The same with graphs that are traced and run operation by operation; what it learns of sizes is shared."""

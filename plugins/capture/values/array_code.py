@@ -17,7 +17,6 @@ from typing import Any
 import numpy
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._mode_utils import no_dispatch
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
@@ -25,6 +24,12 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.torch_compat.dispatch import no_dispatch
+from turret.torch_compat.function_overrides import (
+    TorchFunctionState,
+    function_override_state,
+    set_function_override_state,
+)
 
 _MOST_ELEMENTS = 1 << 18
 """Elements of the arrays that numpy is asked with, where smaller ones say nothing."""
@@ -89,7 +94,7 @@ def python_of(t: Tracer, value: Value) -> Any:
 @functools.cache
 def _library() -> tuple[Any, dict[Any, Any]]:
     """Torch's library, and its functions by those of numpy that they stand for."""
-    import torch._numpy as library  # a program without arrays has no use for it
+    from turret.torch_compat.numpy_functions import library
 
     found: dict[Any, Any] = {}
     for theirs, mine in ((numpy, library), (numpy.linalg, library.linalg), (numpy.fft, library.fft)):
@@ -220,8 +225,8 @@ class Call:
         self.refuse_integers()
         expected, samples = self.ask()
         with self.t.overrides.at(2):
-            before = torch._C._get_torch_function_state()
-            torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+            before = function_override_state()
+            set_function_override_state(TorchFunctionState.ENABLED)
             try:
                 with _Recording(self.t):
                     found = self.function(*given, **named)
@@ -231,7 +236,7 @@ class Call:
                 first = str(error).partition("\n")[0]
                 raise self.refused(f"torch's library has no answer: {type(error).__name__}: {first}") from error
             finally:
-                torch._C._set_torch_function_state(before)
+                set_function_override_state(before)
         return self.result(found, expected, samples)
 
     def assume_errors(self) -> None:

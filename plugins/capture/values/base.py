@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
@@ -25,6 +24,7 @@ from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python.signatures import takes
+from turret.torch_compat.fakes import FakeTensorMode
 
 BINARY_NAMES: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",

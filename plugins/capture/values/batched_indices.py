@@ -22,23 +22,24 @@ def is_batched_index(t: Tracer, key: Value) -> bool:
 def take(t: Tracer, tensor: Value, key: Value) -> Value:
     """``tensor[key]``, the numbers in ``key`` that are tensors applied last, in one ``aten.index``."""
     parts = [v.realize() for v in (key.items if type(key) is Tuple else [key])]
-    fakes = [getattr(v, "fake", None) for v in parts]
-    everywhere = all(isinstance(f, torch.Tensor) and f.dtype in _INTEGERS for f in fakes)
-    if not everywhere and any(f is not None and not _is_number(t, v) for f, v in zip(fakes, parts, strict=True)):
+    if all(_is_index(v) for v in parts):
+        return t.recorder.call(torch.ops.aten.index.Tensor, [tensor, List(list(parts))], {})
+    if any(_is_tensor(v) and not _is_number(t, v) for v in parts):
         raise Unsupported("an index of numbers that are tensors, among tensors with dimensions")
     parts = _without_ellipsis(t, tensor, parts)
-    chosen: list[Value] = []
-    first: list[Value] = []
-    for part in parts:
-        if isinstance(getattr(part, "fake", None), torch.Tensor):
-            chosen.append(part)
-            first.append(Slice([Constant(None)] * 3))
-        else:
-            first.append(part)
-            if not (isinstance(part, Constant) and type(part.value) is int):
-                chosen.append(Constant(None))
-    left = tensor.get_item(t, Tuple(first)) if len(chosen) != len(parts) or not everywhere else tensor
-    return t.recorder.call(torch.ops.aten.index.Tensor, [left, List(chosen)], {})
+    first = [Slice([Constant(None)] * 3) if _is_tensor(v) else v for v in parts]
+    left = tensor.get_item(t, Tuple(list(first)))
+    gone = [isinstance(v, Constant) and type(v.value) is int for v in parts]
+    chosen = [v if _is_tensor(v) else Constant(None) for v, g in zip(parts, gone, strict=True) if not g]
+    return t.recorder.call(torch.ops.aten.index.Tensor, [left, List(list(chosen))], {})
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(getattr(value, "fake", None), torch.Tensor)
+
+
+def _is_index(value: Value) -> bool:
+    return _is_tensor(value) and value.fake.dtype in _INTEGERS  # type: ignore[attr-defined]
 
 
 def _is_number(t: Tracer, value: Value) -> bool:

@@ -25,6 +25,7 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
+from turret.torch_compat.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
@@ -599,7 +600,7 @@ class Super(Callable_):
         t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:
             if defines(t, base, name):
-                if base in (torch.Tensor, torch._C.TensorBase) and hasattr(self.owner, "from_torch"):
+                if base in (torch.Tensor, TensorBase) and hasattr(self.owner, "from_torch"):
                     return self.owner.from_torch(t, name, base.__dict__[name])
                 return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
         raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")

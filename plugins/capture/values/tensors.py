@@ -28,6 +28,7 @@ from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
+from turret.torch_compat.fakes import get_tensor_symint
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -307,11 +308,11 @@ class Tensor(Value):
 
     def as_type(self, t: Tracer, kind: Any) -> Value:
         """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
-        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
+        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:
             raise Unsupported(f"Tensor.type of {kind}")
         device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
-        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
+        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
@@ -628,8 +629,14 @@ class Symbolic(Value):
         """Whether the number is one now: it comes from sizes and numbers of inputs, and not from data."""
         return not free_unbacked_symbols(self.number)
 
+    def is_ragged(self) -> bool:
+        """Whether it is the size of a nested tensor that differs from part to part, which only equals itself."""
+        return isinstance(self.number, torch.SymInt) and self.number.node.is_nested_int()
+
     def fixed(self) -> Any:
         """The number, assumed (by a guard on sizes) to be what it is now."""
+        if self.is_ragged():
+            raise Unsupported(f"the ragged size {self.number} of a nested tensor as a number")
         try:
             if isinstance(self.number, torch.SymInt):
                 return int(self.number)
@@ -698,4 +705,11 @@ class Symbolic(Value):
         return None
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.output(self)
+        if not self.is_ragged():
+            return r.output(self)
+        for tensor in r.t.recorder.by_fake.values():
+            memo = getattr(tensor.fake, "nested_int_memo", None)
+            times = None if memo is None else self.number.node.expr / memo.node.expr
+            if times is not None and times.is_Integer:
+                return r.assign(f"{r.constant(get_tensor_symint)}({r.load(tensor)}, coeff={times})")
+        raise Unsupported(f"the ragged size {self.number} of a nested tensor whose offsets the program does not have")

@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._mode_utils import no_dispatch
 
 from turret.frames.class_members import find_in_mro
 from turret.frames.guards import TensorProperties
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, Source, WeakSource
-from turret.graph.distributed_tensors import is_distributed, is_in_flight
+from turret.graph.distributed_tensors import Mesh, is_distributed, is_in_flight
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.dispatch import no_dispatch
+from turret.torch_compat.fakes import NestedTensor
+from turret.torch_compat.function_overrides import disabled_torch_function
 
 
 class WrapperTensor(Tensor):
@@ -45,19 +47,49 @@ class WrapperTensor(Tensor):
 
     def parts(self, t: Tracer) -> list[Value]:
         """The plain tensors in it, as values."""
+        known = [t.recorder.by_fake.get(id(part)) for part in self.form.parts(self.fake)]
+        if all(known):
+            return known  # type: ignore[return-value]
         found = t.recorder.call_region(Unwrap(self.form), [self.node]).realize()
-        return found.items if isinstance(found, Tuple) else [found]
+        items = found.items if isinstance(found, Tuple) else [found]
+        return [one or other for one, other in zip(known, items, strict=True)]
+
+    def held(self, t: Tracer, name: str) -> Value:
+        """A tensor in it, which has a history of its own, and not that of the wrapper."""
+        number = self.form.names.index(name)
+        inner = self.form.inner[number]
+        if isinstance(inner, Mesh) or self.form.spread is not None or is_in_flight(self.form.kind):
+            raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
+        if inner is None and self.fake.requires_grad and (own := self.as_it_was(t, name)) is not None:
+            return own
+        parts = self.parts(t)
+        if self.fake.requires_grad:
+            parts = [t.recorder.call_method("detach", [part], {}) for part in parts]
+        start = sum(map(_count, self.form.inner[:number]))
+        if inner is None:
+            return parts[start]
+        nodes = [part.realize().node for part in parts[start : start + inner.count()]]  # type: ignore[attr-defined]
+        return t.recorder.call_region(Wrap(inner), nodes)
+
+    def as_it_was(self, t: Tracer, name: str) -> Value | None:
+        """A tensor in a wrapper that existed before, as it was found there; None once that was changed."""
+        if self.real is None or self.source is None or self.fake._version != self.version:
+            return None
+        return t.wrap(getattr(self.real, name), AttrSource(self.source, name))
 
     def own_attribute(self, t: Tracer, name: str) -> Value:
         if name in self.form.names:
-            if any(form is not None for form in self.form.inner) or self.fake.requires_grad:
-                raise Unsupported(f"attribute {name!r} of a wrapper of wrappers, or one that requires gradients")
-            return self.parts(t)[self.form.names.index(name)]
+            return self.held(t, name)
         if self.real is None and name in self.fake.__dict__:
             found = self.fake.__dict__[name]  # what the class made of contexts, which are guarded
             if type(found) not in _PLAIN:
                 raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
             return t.wrap_known(found)
+        raw = find_in_mro(self.form.kind, name)[1]
+        if self.form.kind is NestedTensor and not hasattr(torch.Tensor, name) and raw is not None:
+            if isinstance(raw, property):
+                return t.recorder.call(getattr, [self, Constant(name)], {})
+            return MethodOfValue(self, name)
         return super().own_attribute(t, name)
 
     def check(self) -> None:
@@ -81,6 +113,11 @@ class WrapperTensor(Tensor):
         return name
 
 
+def _count(form: WrapperForm | Mesh | None) -> int:
+    """Plain tensors in a part of a wrapper."""
+    return form.count() if isinstance(form, WrapperForm) else int(form is None)
+
+
 def check_spread(form: WrapperForm) -> None:
     """Refuse placements that hold more than they say (the mask of an embedding), which only their own object has."""
     if form.spread is not None and not form.spread.is_plain:
@@ -92,10 +129,17 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 def is_followed(kind: type) -> bool:
     """Whether capture follows wrappers of a class: torch's functions ask nobody above its operators."""
+    if kind is NestedTensor:
+        return True  # which answers for torch's functions itself, by others of torch's
     answer = find_in_mro(kind, "__torch_function__")[1]
-    ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
+    ordinary = answer in (disabled_torch_function, torch.Tensor.__dict__["__torch_function__"])
     foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
     return is_wrapper(kind) and ordinary and (not foreign or is_distributed(kind) or is_in_flight(kind))
+
+
+def is_nested(value: Value) -> bool:
+    """Whether a value is a nested tensor."""
+    return isinstance(value, WrapperTensor) and value.form.kind is NestedTensor
 
 
 def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
@@ -110,7 +154,11 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     if not lookups.IsOfForm(form)(object):
         raise Unsupported(f"a {kind.__qualname__} whose context cannot be compared")
     check_spread(form)
-    source, is_static = _guarded(t, object, form, source)
+    alone = form.spread is None and not is_in_flight(kind)
+    if alone:
+        t.guards.take("TYPE", source, kind)
+        t.guards.take("CALL", source, (lookups.IsOfForm(form), True))
+    source, is_static = (source, False) if alone else _guarded(t, object, form, source)
     t.blocks.refuse(f"a {kind.__qualname__}")
     t.provenance.bound_to_process(f"a {kind.__qualname__}, whose code the graph does not tell")
     places = CallSource(source, lookups.PartsOf(form))
@@ -118,7 +166,11 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     with no_dispatch():
         parts = lookups.PartsOf(form)(object)
     for number, part in enumerate(parts):
-        value = t.recorder.tensor_input(part, ItemSource(places, number), is_part=True, is_static=is_static)
+        place = ItemSource(places, number)
+        if alone and not part.requires_grad:
+            value = t.wrap(part, place)  # two nested tensors may have the same offsets
+        else:
+            value = t.recorder.tensor_input(part, place, is_part=not alone, is_static=is_static)
         assert isinstance(value, Tensor)
         nodes.append(value.node)
     made = t.recorder.call_region(Wrap(form), nodes)

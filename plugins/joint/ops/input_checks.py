@@ -100,6 +100,19 @@ def _no_negative_power_of_integers(given: Given) -> None:
         torch._check(exponent >= 0, lambda: "integers to negative integer powers")
 
 
+def _draws_from_a_range(given: Given) -> None:
+    """``uniform_``: its ends, and how far they lie apart, are numbers of the dtype, in order."""
+    low, high, dtype = given["from"], given["to"], given["self"].dtype
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and dtype.is_floating_point:
+        largest = torch.finfo(dtype).max
+        torch._check(low <= high, lambda: f"a range from {low} to {high}")
+        torch._check(max(abs(low), abs(high), high - low) <= largest, lambda: f"{low} to {high} in {dtype}")
+
+
+def _beta_is_not_negative(given: Given) -> None:
+    torch._check(given["beta"] >= 0, lambda: f"beta is {given['beta']}")
+
+
 def _divisible_by_alpha(given: Given) -> None:
     torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
 
@@ -384,6 +397,8 @@ for _packet in _NUMERIC:
 for _op in _NEAREST:
     _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
+_CHECKS[aten.smooth_l1_loss.default] = (*_CHECKS[aten.smooth_l1_loss.default], _beta_is_not_negative)
+_CHECKS[aten.uniform.default] = _CHECKS[aten.uniform_.default] = (_draws_from_a_range,)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
 _CHECKS[aten.lerp.Scalar] = _CHECKS[aten.lerp.Tensor] = _NO_INTEGERS
 _CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*INTEGERS),)

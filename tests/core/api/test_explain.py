@@ -92,3 +92,16 @@ def test_explaining_many_times_explains_each_time_and_uses_up_nobody_s_recompile
 
     turret.compile(program, plugins=[Watch()])(torch.randn(3))
     assert len(counted) == 1
+
+
+def test_it_has_the_names_of_torchs_own():
+    def program(x):
+        y = x.sin()
+        print(end="")
+        return y * 2 + 1
+
+    found = turret.explain(program)(torch.ones(3))
+    assert (found.graph_count, found.graph_break_count, found.op_count) == (2, 1, 3)
+    assert [len(calls) for calls in found.ops_per_graph] == [1, 2]
+    (reason,) = found.break_reasons
+    assert reason.reason.startswith("input or output") and reason.place.endswith("in program")

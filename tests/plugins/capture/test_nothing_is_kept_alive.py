@@ -183,3 +183,29 @@ def test_a_function_that_was_an_argument_is_let_go_of(make):
     references = [weakref.ref(function), weakref.ref(held)]
     del function, held
     assert gone(references)
+
+
+class Plain(torch.Tensor):
+    """A tensor class of which torch asks whether it overrides a function."""
+
+
+def waiting(log):
+    try:
+        yield 1
+    finally:
+        log.append("closed")
+
+
+def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection() -> None:
+    def program(x, log):
+        generator = waiting(log)
+        log.append(next(generator))
+        return torch.cat([x.as_subclass(Plain)])
+
+    log: list[Any] = []
+    gc.disable()
+    try:
+        Observed(program).call(X, log)
+        assert log == [1, "closed"]
+    finally:
+        gc.enable()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
@@ -164,6 +167,28 @@ def test_gradients_add_up_over_steps(world: World, outputs: str) -> None:
                 a.grad = b.grad = None
     told = cudagraphs.report()
     assert told.replays >= 10 and not any(f.plain_calls for f in told.functions)
+
+
+@BOTH
+@on_acme
+def test_a_checkpoint_with_random_numbers_draws_the_same_again_in_each_replay(world: World, outputs: str) -> None:
+    def block(x):
+        return torch.nn.functional.dropout(torch.tanh(x), 0.5)
+
+    def f(x):
+        return torch.utils.checkpoint.checkpoint(block, x * 2, use_reentrant=False) * 3
+
+    compiled = world.compile(f, **graphs(outputs))
+    seen = []
+    for _ in range(6):
+        x = (torch.rand(4, 16) + 0.5).to("acme").requires_grad_()
+        made = compiled(x)
+        made.sum().backward()
+        kept = made.detach().cpu() != 0
+        slope = 2 * 2 * 3 * (1 - torch.tanh(x.detach().cpu() * 2) ** 2)
+        equal(x.grad.cpu(), torch.where(kept, slope, 0.0))
+        seen.append(kept)
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(seen))
 
 
 @BOTH

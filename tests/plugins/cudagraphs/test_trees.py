@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.trees import GraphTrees
 
@@ -276,6 +278,23 @@ def test_a_call_that_cannot_be_recorded_runs_as_it_is_with_one_warning(outputs):
 
 
 @pytest.mark.parametrize("outputs", KINDS)
+def test_a_function_of_which_no_size_can_be_recorded_is_given_up_after_three(outputs):
+    bench = Bench(outputs)
+    is_recorded = lambda: bench.machine.local.recording is not None  # noqa: E731
+    program = bench.program(1, ("fail", "", ()), *SCALED, outputs=["t1"], fails=is_recorded)
+    function = bench.graphed(program)
+    made = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for length in (1, 2, 3, 4, 5):
+            for _ in range(3):
+                bench.agree(function, torch.arange(length))
+            made.append(bench.machine.made + program.runs)
+    assert len(caught) == 3 and function.is_off and function.reported().recordings == 0
+    assert made[4] - made[3] == 3  # calls, and no tries
+
+
+@pytest.mark.parametrize("outputs", KINDS)
 def test_a_replay_that_raises_is_dropped_and_the_next_call_records_again(outputs):
     bench = Bench(outputs)
     function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
@@ -432,6 +451,18 @@ def test_an_input_on_another_device_is_not_recorded():
     function.plain = program.run
     with pytest.warns(match="input 0 is a tensor on meta"):
         assert function([torch.empty(2, dtype=torch.int64, device="meta")]) == ["plain"]
+
+
+def test_an_input_that_nothing_reads_may_lie_anywhere():
+    bench = Bench()
+    program = bench.program(2, *SCALED, outputs=["t1"])
+    program.states = GeneratorStates(unread=frozenset({1}))
+    function = bench.graphed(program)
+    for n in range(4):
+        (found,) = function([vector(n, 1), torch.empty((), device="meta" if n % 2 else "cpu")])
+        assert found.tolist() == [3 * n + 5, 8]
+    assert (function.reported().recordings, function.reported().replays) == (1, 3)
+    assert ("input", 1) not in decided(function)
 
 
 def test_the_report_names_each_decision_and_prints():

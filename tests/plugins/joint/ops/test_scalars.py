@@ -1,4 +1,4 @@
-"""Numbers that a dtype does not hold, and writes of values that do not fit: what eager refuses is refused here too."""
+"""Numbers that a dtype does not hold, and more that eager refuses though shape functions do not: refused here too."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_symbolic_number_is_guarded_where_a_dtype_may_not_hold_it() -> None:
         assert outcome(compiled, x, number) == outcome(program, x, number)
 
 
-WRITES = {
+REFUSED = {
     "mul_ of integers by a float": lambda x, y: x.mul_(y),
     "logit_ of integers": lambda x, y: x.logit_(),
     "add_ of integers to bools": lambda x, y: (x > 0).add_(1),
@@ -72,15 +72,18 @@ WRITES = {
     "atan2_ by more": lambda x, y: y[0].atan2_(y),
     "clamp_ by more": lambda x, y: y[0].clamp_(y),
     "lerp_ of integers": lambda x, y: x.lerp_(x, 0.5),
+    "a range that ends before it begins": lambda x, y: y.uniform_(2.0, 1.0),
+    "a range that is not of the dtype": lambda x, y: y.uniform_(-3e38, 3e38),
+    "a loss with a negative beta": lambda x, y: F.smooth_l1_loss(y, y + 1, beta=-1.0),
     "a negative power of integers": lambda x, y: x**-1,
 }
 
 
 @pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly", "ignore:An output with one or more elements")
-@pytest.mark.parametrize("name", WRITES)
-def test_a_write_that_eager_refuses_raises_what_eager_raises(name) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_raises_what_eager_raises(name) -> None:
     def program(x, y):
-        return WRITES[name](x + 0, y + 0)
+        return REFUSED[name](x + 0, y + 0)
 
     args = X, torch.rand(2, 2)
     with pytest.raises((RuntimeError, NotImplementedError)) as expected:
