@@ -116,7 +116,11 @@ def private_names_of_torch(path: Path) -> set[str]:
         elif isinstance(node, ast.Call) and dotted(node.func) == "getattr":
             found.update(f"{dotted(node.args[0])}.{name}" for name in texts_in(node.args[1]))
     named = {name for name in found if re.match(r"torch(\.\w+)*\._[a-z]", name, re.IGNORECASE)}
-    return {name for name in named if not name.startswith("torch.ops.")}
+    return {name for name in named if not name.startswith("torch.ops.") and name not in DOCUMENTED}
+
+
+DOCUMENTED = frozenset(("torch._check",))
+"""Names that torch's manual has, for all their underscore."""
 
 
 def dotted(node: ast.AST) -> str:
