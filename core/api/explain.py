@@ -112,14 +112,19 @@ class _Observer:
             self.reuses.append(event.message)
         elif event.kind == "graph_capture":
             self.not_recorded.append(event.message)
-        elif event.kind == "product" and event.stage == "capture":
+        elif event.kind == "product":
+            self._product(event)
+
+    def _product(self, event: Event) -> None:
+        """Count what a stage made."""
+        if event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
             self.per_graph.append(tuple(n.target for n in calls))
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
-        elif event.kind == "product" and event.stage == "guards":
+        elif event.stage == "guards":
             self.guards += len(event.product.guards)
-        elif event.kind == "product" and event.stage == "schedule":
+        elif event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
             self.products.update(choice.told for choice in event.product.choices)
