@@ -21,7 +21,7 @@ class Unsupported(TurretError):
         super().__init__(reason)
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
-        self.place: str = ""
+        self.location: str = ""
         """The line of the program, with file and function."""
 
 

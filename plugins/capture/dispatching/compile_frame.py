@@ -37,7 +37,7 @@ from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
-from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
+from turret.plugins.capture.store.unit import CompileUnit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
@@ -66,19 +66,19 @@ class _Break:
 
     def __str__(self) -> str:
         """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
-        lines = [_place(*frame) for frame in reversed(self.stack)]
+        lines = [_location(*frame) for frame in reversed(self.stack)]
         lines[1:1] = [f"  {self.reason}"]
         lines[2:] = [f"  called from {line}" for line in lines[2:]]
         return "\n".join([*lines, *([f"  hint: {self.hint}"] if self.hint else [])])
 
 
-def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
     with full_gc_paused():
         return _compile_frame(settings, history, function, arguments)
 
 
-def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     stop: _Break | None = None
     reuse = settings.reuse_blocks
     alike = settings.alike
@@ -131,8 +131,8 @@ def _needs_floats(error: Unsupported) -> bool:
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.call_stack.failed or []
-    error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
-    error.place = error.place or _users_place(stack)
+    error.stack = error.stack or "".join(f"  {_location(code, line)}\n" for code, line in stack)
+    error.location = error.location or _location_in_program(stack)
     step = tracer.call_stack.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
@@ -156,13 +156,13 @@ def view_kind(value: torch.Tensor) -> str:
 _PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
-def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
+def _location_in_program(stack: list[tuple[types.CodeType, int]]) -> str:
     """The innermost line that is the program's own, else the innermost one."""
     own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
-    return _place(*own[-1]).partition("\n")[0] if own else "a place not known"
+    return _location(*own[-1]).partition("\n")[0] if own else "a place not known"
 
 
-def _place(code: types.CodeType, line: int) -> str:
+def _location(code: types.CodeType, line: int) -> str:
     source = linecache.getline(code.co_filename, line).strip()
     return f"{code.co_filename}:{line} in {code.co_name}" + (f"\n    {source}" if source else "")
 
@@ -184,7 +184,7 @@ class _Attempt:
         self.parts: tuple[dict[str, Any], str | None] = ({}, None)
         """Of the rebuilt code: its scope, and the key of its graph in the cache."""
 
-    def run(self) -> Unit:
+    def run(self) -> CompileUnit:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
@@ -252,7 +252,7 @@ class _Attempt:
         if not self.settings.obstacle:
             stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
             kind = exception.type().__name__
-            self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
+            self.settings.obstacle = f"it raises {kind} while it is captured (at {_location_in_program(stack)})"
 
     def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
@@ -305,14 +305,14 @@ class _Attempt:
             if other is not value and type(other) is type(value) and other.source not in (None, source):
                 self.tracer.guards.add(Guard("NOT_SAME", source, None, (other.source,)))
 
-    def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
+    def finish(self, r: FrameRebuilder, tail: list[str]) -> CompileUnit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
-                self.settings.obstacle = f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
+                self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
@@ -377,7 +377,7 @@ class _Attempt:
     def _cuts_at_buckets(self) -> bool:
         return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets
 
-    def unit(self, run: Any, text: str) -> Unit:
+    def unit(self, run: Any, text: str) -> CompileUnit:
         facts = guards_of(self.tracer.provenance.facts.values())
         settings, audit = self.settings, self.settings.audit
         every = (*self.tracer.guards, *facts)

@@ -19,7 +19,6 @@ from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
-from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.torch_settings import dynamo_setting
 from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
@@ -30,8 +29,9 @@ from turret.plugins.capture.python import resume
 from turret.plugins.capture.rebuilding import failures
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.settings import FrameCache, Settings
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 from turret.storage.fork_safety import Lock, compiling
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 
 class _Thread(threading.local):
@@ -61,7 +61,7 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
     outer = _thread.settings
     _thread.settings = settings
     # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
-    seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
+    seen = _hook_sees_checkpoints or top_saved_tensor_hooks(False) is None or recomputation.position() is None
     try:
         return native.call(target, args, kwargs, root, units if seen else _ROOT)
     finally:
@@ -159,23 +159,23 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
         cache = cache_of(settings, function.__code__, arguments)
         if cache.captures == 0 and not resume.is_resume(function.__code__) and not is_worth_it(function, arguments):
             return None
-    place = recomputation.position()
-    if place is None:
+    position = recomputation.position()
+    if position is None:
         unit = _unit(settings, cache, function, arguments, is_root)
-    elif place.hook is None:
+    elif position.hook is None:
         unit = _unit(settings, cache, function, arguments, is_root)
         if unit is not None and not unit.steady:
             name = function.__qualname__
             message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
             settings.context.emit("fallback", stage="capture", name=name, message=message)
             unit = None
-        place.note(function, unit)
+        position.note(function, unit)
     else:
-        unit = place.unit(function, arguments)
+        unit = position.unit(function, arguments)
     return None if unit is None else unit.run
 
 
-def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     """The unit that stands for a call, captured now where there is none; None to run it as Python."""
     asked = stances.stance()
     units = cache.units_under(asked)
@@ -274,7 +274,7 @@ def _inside(value: Any) -> Any:
 _FIRST = 8
 
 
-def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     name = function.__qualname__
     context = settings.context
     if reason := _modes_in_the_way():
@@ -339,7 +339,7 @@ def _report_unsupported(settings: Settings, cache: FrameCache, name: str, error:
         raise CaptureError(message) from None
     cache.given_up = True
     if not isinstance(error, AskedFor):
-        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
+        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.location})"
     message = f"{name} runs as Python: {error.reason}\n{error.stack}"
     settings.context.emit("fallback", stage="capture", name=name, message=message)
 
@@ -371,17 +371,17 @@ def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exc
     warn(message + '; set on_error="raise" in the options for the full traceback')
 
 
-def _keep(cache: FrameCache, unit: Unit) -> None:
+def _keep(cache: FrameCache, unit: CompileUnit) -> None:
     cache.units.insert(0, unit)
     if cache.shared is not None:
         cache.shared.insert(0, unit)
         del cache.shared[_MOST_SHARED:]
 
 
-def _this_time(arguments: tuple) -> Unit:
+def _this_time(arguments: tuple) -> CompileUnit:
     """A unit for one call: the frame, and all that it calls, runs as Python."""
     guards = GuardSet((), len(arguments))
-    return Unit(guards, guards.compile_python(), _hook.suspend(_run_as_python))
+    return CompileUnit(guards, guards.compile_python(), _hook.suspend(_run_as_python))
 
 
 def _run_as_python(function: types.FunctionType, *values: Any) -> Any:

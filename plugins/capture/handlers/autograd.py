@@ -12,7 +12,7 @@ from turret.plugins.capture.autograd.autograd_region import AutogradRegion
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
@@ -77,7 +77,7 @@ class _Differentiated:
             set_grad_enabled(grad_mode)
         return self.result(result, t.recorder.call_region(target, forward.lifted).unpack(t))
 
-    def lift_arguments(self, region: Region) -> tuple[int | None, ...]:
+    def lift_arguments(self, region: Subgraph) -> tuple[int | None, ...]:
         """For each argument the number of the input that it is."""
         for value in self.args:
             if isinstance(value, Tensor):
@@ -97,7 +97,7 @@ class _Differentiated:
             raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
         return list(tensors)
 
-    def trace_backward(self, region: Region) -> tuple[list[Value], tuple[str, str | None] | None]:
+    def trace_backward(self, region: Subgraph) -> tuple[list[Value], tuple[str, str | None] | None]:
         """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
         t, kind = self.t, self.cls.constant()
         before, given = Unchanged(t, self.context, self.cls, *self.args), []
@@ -122,7 +122,7 @@ class _Differentiated:
         return ([Constant(None)] * count, failure) if failure else (found[:count], None)
 
     def close(
-        self, forward: Region, backward: Region, inputs: tuple[int | None, ...], gradients: list[Value]
+        self, forward: Subgraph, backward: Subgraph, inputs: tuple[int | None, ...], gradients: list[Value]
     ) -> AutogradRegion:
         """Both graphs; what the backward uses of the forward is saved by it."""
         t = self.t
@@ -178,7 +178,7 @@ def _failure_of(error: Value) -> tuple[str, str | None]:
     raise Unsupported(f"an autograd.Function whose backward raises {error.describe()}", _HINT)
 
 
-def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -> Any:
+def _gradient_node(t: Tracer, backward: Subgraph, value: Value, is_tensor: bool) -> Any:
     if t.is_none(value):
         return None
     if not isinstance(value, Tensor) or isinstance(value, Symbolic):

@@ -13,7 +13,7 @@ from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
@@ -35,7 +35,7 @@ class _Branches:
         self.t, self.name, self.carried = t, name, carried
         self.conditions: tuple[int, ...] = ()
         """Which of them return one tensor, not a tuple."""
-        self.regions: list[Region] = []
+        self.regions: list[Subgraph] = []
         self.outputs: list[list[Tensor]] = []
         self.structures: list[Structure] = []
 
@@ -91,7 +91,7 @@ class _Branches:
         return stand_ins(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
 
 
-def _carried(t: Tracer, region: Region, number: int, fake: torch.Tensor) -> Tensor:
+def _carried(t: Tracer, region: Subgraph, number: int, fake: torch.Tensor) -> Tensor:
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
     return t.recorder.tensor(region.placeholder(f"carried{number}", made), made)

@@ -13,7 +13,7 @@ import torch
 
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Function, Handler
@@ -47,7 +47,7 @@ class Transformed(Callable_):
 class Traced:
     """A function as a graph: its results' structure, and the nodes around that its inputs stand for."""
 
-    region: Region
+    region: Subgraph
     graph: Any
     structure: Structure
     auxiliary: Structure | None
@@ -445,15 +445,15 @@ def functional_call(
         named = {**_tied(target.constant(), named), **named}
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    places = [(_place(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
-    before = [place.get_item(t, key) for place, key, _ in places]
+    entries = [(_dict_of(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
+    before = [held.get_item(t, key) for held, key, _ in entries]
     try:
-        for place, key, value in places:
-            place.set_item(t, key, value)
+        for held, key, value in entries:
+            held.set_item(t, key, value)
         return t.call(target, positional, keywords)
     finally:
-        for (place, key, _), value in zip(places, before, strict=True):
-            place.set_item(t, key, value)
+        for (held, key, _), value in zip(entries, before, strict=True):
+            held.set_item(t, key, value)
 
 
 def _replacements(t: Tracer, given: Value) -> dict[str, Value]:
@@ -479,7 +479,7 @@ def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:
     return {n: named[group[0]] for g in names.values() for n in g for group in [[m for m in g if m in named]] if group}
 
 
-def _place(t: Tracer, module: Module, name: str) -> Value:
+def _dict_of(t: Tracer, module: Module, name: str) -> Value:
     """The dict of a submodule that holds a parameter or buffer."""
     *path, last = name.split(".")
     owner: Value = module

@@ -189,8 +189,8 @@ class Caller(Tracer):
         handler = registry.of_module(name)
         if handler is not None and (answer := handler(self, function, args, kwargs)) is not None:
             return answer
-        if (place := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
-            return self.call(function.cells(self)[object.__code__.co_freevars.index(place)].content, args, kwargs)
+        if (variable := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
+            return self.call(function.cells(self)[object.__code__.co_freevars.index(variable)].content, args, kwargs)
         of_graph_module = object.__name__ == "call_wrapped"
         followed = of_graph_module or object.__code__.co_qualname in registry.followed
         if not_followed(name) and not followed:

@@ -175,9 +175,9 @@ class Overrides:
         if not has_modes():
             return
         stack = modes_in_use()
-        place = BoundSource("modes", torch_c)
+        base = BoundSource("modes", torch_c)
         for number, mode in enumerate(stack):
-            self.modes.append(self.t.wrap(mode, CallSource(place, lookups.function_mode(number))))
+            self.modes.append(self.t.wrap(mode, CallSource(base, lookups.function_mode(number))))
         self.outer_modes = self.untouched = len(stack)
         self.t.provenance.bound_to_process("modes for torch's functions are in use")
         self.assume_state()
@@ -317,8 +317,8 @@ class Overrides:
                 order.setdefault(value.type(), value)
         kinds: list[type] = []
         for kind in order:  # a class comes before those that it derives from
-            place = next((n for n, k in enumerate(kinds) if issubclass(kind, k)), len(kinds))
-            kinds.insert(place, kind)
+            index = next((n for n, k in enumerate(kinds) if issubclass(kind, k)), len(kinds))
+            kinds.insert(index, kind)
         known = [self.t.wrap_known(k) for k in kinds]
         given = [function, self.t.new_tuple(known), self.t.new_tuple(args), self.t.new_dict(kwargs)]
         return self._answer(given, [order[k] for k in kinds])

@@ -59,7 +59,7 @@ class FrameTracer(Caller):
         self.policy = policy
         self.recorder = GraphRecorder(self)
         self.call_stack = CallStack(break_at)
-        self.guards = Guards(self.call_stack.place)
+        self.guards = Guards(self.call_stack.location)
         self.provenance = Provenance()
         self.namespaces = Namespaces(self)
         self.objects: dict[int, Value] = {}

@@ -27,7 +27,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.memory import guard_places
+from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
@@ -96,7 +96,7 @@ _GRADIENT_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jacrev")
 
 
 @attrs.define(eq=False)
-class Region:
+class Subgraph:
     """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder.
 
     ``transform``: the name of the transform of ``torch.func`` that is to be applied to it, or empty.
@@ -173,7 +173,7 @@ class GraphRecorder:
         self.graph = self.root_graph = fx.Graph()
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""
-        self.open_regions: list[Region] = []
+        self.open_regions: list[Subgraph] = []
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
@@ -303,9 +303,9 @@ class GraphRecorder:
     # Regions: graphs inside the graph.
 
     @contextlib.contextmanager
-    def region(self, transform: str = "") -> Iterator[Region]:
+    def region(self, transform: str = "") -> Iterator[Subgraph]:
         """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
-        sizes, region = dict(self.sizes), Region(self.root_module, transform)
+        sizes, region = dict(self.sizes), Subgraph(self.root_module, transform)
         try:
             with self.within(region):
                 yield region
@@ -321,7 +321,7 @@ class GraphRecorder:
         return next((name for name in self.transforms() if name in _GRADIENT_TRANSFORMS), "")
 
     @contextlib.contextmanager
-    def within(self, region: Region) -> Iterator[None]:
+    def within(self, region: Subgraph) -> Iterator[None]:
         """Record into a region."""
         outer, self.graph = self.graph, region.graph
         self.open_regions.append(region)
@@ -404,7 +404,7 @@ class GraphRecorder:
         """What a call gives for fake values."""
         try:
             check_positions(target, fakes, named_fakes, self.known)
-            guard_places(self.t, target, fakes)
+            guard_offsets(self.t, target, fakes)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     return getattr(fakes[0], target)(*fakes[1:], **named_fakes)

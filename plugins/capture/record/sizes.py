@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class _Printer(PythonPrinter):
     """Prints an expression with a placeholder for each symbol, and collects the sources of these."""
 
-    def __init__(self, places: dict[Any, Source]) -> None:
+    def __init__(self, sources: dict[Any, Source]) -> None:
         super().__init__()
-        self.places = places
+        self.sources = sources
         self.used: list[Source] = []
 
     def number(self, source: Source) -> str:
@@ -34,23 +34,23 @@ class _Printer(PythonPrinter):
         return f"{{{self.used.index(source)}}}"
 
     def _print_Symbol(self, symbol: Any) -> str:
-        if symbol not in self.places:
+        if symbol not in self.sources:
             raise Unsupported(f"the size {symbol} is no size of an input")
-        return self.number(self.places[symbol])
+        return self.number(self.sources[symbol])
 
 
 def size_guards(tracer: Tracer) -> list[Guard]:
     """All guards on dynamic sizes of one capture."""
     recorder = tracer.recorder
-    places: dict[Any, Source] = {}
+    sources: dict[Any, Source] = {}
     for binding in recorder.bindings:
         if isinstance(binding.expression, sympy.Symbol):
-            places.setdefault(binding.expression, binding.source)
+            sources.setdefault(binding.expression, binding.source)
     conditions = (
-        *_equalities(recorder.bindings, places),
-        *_assumptions(recorder.shape_env, places),
-        *_ranges(recorder.shape_env, places),
-        *_bounds(recorder.integers, places),
+        *_equalities(recorder.bindings, sources),
+        *_assumptions(recorder.shape_env, sources),
+        *_ranges(recorder.shape_env, sources),
+        *_bounds(recorder.integers, sources),
     )
     return [Guard("SIZES", sources[0], text, sources[1:]) for text, sources in conditions if sources]
 
@@ -59,41 +59,41 @@ _Condition = tuple[str, tuple[Source, ...]]
 """What must hold, and the sizes that it speaks of."""
 
 
-def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Iterator[_Condition]:
+def _equalities(bindings: list[SizeBinding], sources: dict[Any, Source]) -> Iterator[_Condition]:
     """Sizes that are expressions of others."""
     for binding in bindings:
         expression = sympy.sympify(binding.expression)
-        if places.get(expression) != binding.source:
-            p = _Printer(places)
+        if sources.get(expression) != binding.source:
+            p = _Printer(sources)
             yield f"{p.number(binding.source)} == {p.doprint(expression)}", tuple(p.used)
 
 
-def _assumptions(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
+def _assumptions(environment: ShapeEnv, sources: dict[Any, Source]) -> Iterator[_Condition]:
     """What fake kernels and the program's branches assumed."""
     ragged = _ragged(environment)
     decided = sympy.logic.boolalg.BooleanAtom if ragged else sympy.logic.boolalg.BooleanTrue
     for item in environment.guards:
         expression = item.expr.xreplace(ragged) if ragged else item.expr
         if not isinstance(expression, (decided, bool)):
-            p = _Printer(places)
+            p = _Printer(sources)
             yield p.doprint(expression), tuple(p.used)
 
 
-def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
+def _ranges(environment: ShapeEnv, sources: dict[Any, Source]) -> Iterator[_Condition]:
     """The ends of what a symbol may be."""
-    for symbol, source in places.items():
+    for symbol, source in sources.items():
         least, most = _range(symbol, source, environment)
         if least is not None or most is not None:
-            p = _Printer(places)
+            p = _Printer(sources)
             low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
             yield low + p.doprint(symbol) + high, tuple(p.used)
 
 
-def _bounds(integers: Iterable[Any], places: dict[Any, Source]) -> Iterator[_Condition]:
+def _bounds(integers: Iterable[Any], sources: dict[Any, Source]) -> Iterator[_Condition]:
     """What kernels compute in 64 bits must fit."""
-    owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
+    owners = {symbol: source.base for symbol, source in sources.items() if isinstance(source, SizeSource)}
     for part in dict.fromkeys(part for expression in integers for part in overflowing(expression, owners)):
-        p = _Printer(places)
+        p = _Printer(sources)
         yield f"{LEAST} <= {p.doprint(part)} <= {MOST}", tuple(p.used)
 
 

@@ -26,7 +26,7 @@ from turret.frames.guards import Guard, global_state
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.regions.matcher import MatchFailed, RegionMatcher
-from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
@@ -120,7 +120,7 @@ class Blocks:
             return likeness.repeat()
         return self.follow(call, follow)
 
-    def describe(self, key: Any, name: str, arguments: list[Value]) -> Call | None:
+    def describe(self, key: Any, name: str, arguments: list[Value]) -> BlockCall | None:
         """The call, or None where it cannot be repeated nor repeat another."""
         t = self.t
         if t.recorder.open_regions or t.state.nesting or not self.watch():
@@ -130,7 +130,7 @@ class Blocks:
         if not all(map(_is_plain, leaves)):
             return None
         effects = t.effects.count, len(t.effects.later)
-        return Call(
+        return BlockCall(
             key,
             name,
             leaves,
@@ -149,7 +149,7 @@ class Blocks:
             self.watchable, self.watched_at = found is not None, effects.count
         return self.watchable
 
-    def follow(self, call: Call, follow: Callable[[], Value]) -> Value:
+    def follow(self, call: BlockCall, follow: Callable[[], Value]) -> Value:
         """Follow a call, and keep what it recorded."""
         t = self.t
         trace = Trace(call, tags=frozenset(t.recorder.tags), of_one=isinstance(call.key, Module))
@@ -271,13 +271,13 @@ class _Outside:
     leaves: list[tuple]
 
     @classmethod
-    def of(cls, t: Tracer, call: Call) -> _Outside:
+    def of(cls, t: Tracer, call: BlockCall) -> _Outside:
         return cls(
             {i: t.recorder.versions.of(v.fake) for i, v in t.recorder.by_fake.items()},
             [properties(v.fake) for v in call.tensors()],
         )
 
-    def check(self, t: Tracer, call: Call) -> None:
+    def check(self, t: Tracer, call: BlockCall) -> None:
         """Refuse a call that changed one, or an input that it was the first to use."""
         inputs = {id(item.example): 0 for item in t.recorder.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():

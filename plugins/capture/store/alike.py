@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from turret.hooks.context import CompileContext
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.policy import History
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 
 MOST_TENSORS = 64
 """Parameters and buffers of a module that may share units: a unit for several modules fetches them at each call."""
@@ -32,7 +32,7 @@ class Alike:
 
     made_by: tuple[Any, ...] = attrs.field(repr=False)
     """Kept alive as long as this: ids of these are a part of the key."""
-    units: list[Unit] = attrs.field(factory=list)
+    units: list[CompileUnit] = attrs.field(factory=list)
     history: History = attrs.field(factory=History)
     members: weakref.WeakSet[Any] = attrs.field(factory=weakref.WeakSet)
 

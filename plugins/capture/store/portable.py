@@ -44,12 +44,12 @@ class Packed:
 class Packer:
     """Writes; ``origins`` tells, for objects without a name, the source at which capture found them.
 
-    ``places`` are expressions of attributes of modules that hold objects without a name of their own (``os.environ``).
+    ``expressions`` are those of attributes of modules that hold objects without a name of their own (``os.environ``).
     ``made`` are objects that capture made, with the function and arguments that make them again.
     """
 
-    def __init__(self, origins: dict[int, Source], places: dict[int, str], made: Made) -> None:
-        self.origins, self.places, self.made = origins, places, made
+    def __init__(self, origins: dict[int, Source], expressions: dict[int, str], made: Made) -> None:
+        self.origins, self.expressions, self.made = origins, expressions, made
         self.objects: list[list] = []
         self.sources: list[list] = []
         self.values: list[Any] = []
@@ -73,7 +73,7 @@ class Packer:
             return self._add(value, ["made", self.value(function), [self.value(a) for a in arguments]])
         reference = self._origin(value) if isinstance(value, torch.Tensor | torch.nn.Module) else None
         reference = (
-            reference or references.reference_of(value, self.places.get(id(value), label)) or self._origin(value)
+            reference or references.reference_of(value, self.expressions.get(id(value), label)) or self._origin(value)
         )
         if reference is None:
             raise NotPortable(f"{label or _short(value)} ({type(value).__qualname__}) has no name outside this process")

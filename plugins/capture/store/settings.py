@@ -23,7 +23,7 @@ from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.options import RECOMPILE_LIMIT
 from turret.plugins.capture.store.alike import Alike, find_alike
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 
 MOST_DROPPED = 64
 """Units of one function that make room for others when what they hold for is gone."""
@@ -33,12 +33,12 @@ MOST_DROPPED = 64
 class FrameCache:
     """The units of one function (of one module, where it is a module's method), most recently used first."""
 
-    units: list[Unit] = attrs.field(factory=list)
+    units: list[CompileUnit] = attrs.field(factory=list)
     history: History = attrs.field(factory=History)
     given_up: bool = False
     captures: int = 0
     postponed: int = 0
-    shared: list[Unit] | None = None
+    shared: list[CompileUnit] | None = None
     """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
@@ -46,10 +46,10 @@ class FrameCache:
     delayed: bool = False
     """Whether a call ran otherwise first, as the stance asks, so that the next is compiled."""
 
-    few: tuple[stances.Stance, list[Unit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
+    few: tuple[stances.Stance, list[CompileUnit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
     """The units with the guards alone that tell them apart, and the stance under which they were made."""
 
-    def units_under(self, asked: stances.Stance) -> list[Unit]:
+    def units_under(self, asked: stances.Stance) -> list[CompileUnit]:
         """The units, with the guards that the stance has checked."""
         if not asked.skips_guards:
             return self.units

@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 @attrs.define(eq=False, weakref_slot=True)
-class Unit:
+class CompileUnit:
     """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
 
     guards: GuardSet
@@ -57,10 +57,10 @@ class Unit:
 
 def make_unit(
     guards: FilteredGuards, run: Callable | None, source: str, steady: bool, audit: GuardAudit | None
-) -> Unit:
+) -> CompileUnit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
     kept, check = guards.kept, guards.check
-    unit = Unit(kept, check, run, source, kept.references(), steady=steady)
+    unit = CompileUnit(kept, check, run, source, kept.references(), steady=steady)
     if audit is not None and guards.dropped.guards:
         unit.check = audit.watch(kept, check, guards.dropped)
     elif isinstance(check, types.FunctionType):
@@ -68,7 +68,7 @@ def make_unit(
     return unit
 
 
-def _check_natively(unit: weakref.ref[Unit]) -> None:
+def _check_natively(unit: weakref.ref[CompileUnit]) -> None:
     if (made := unit()) is not None:
         made.failed_before, made.check = frozenset(made.check.failed()), guard_tree.check_of(made.guards)
 

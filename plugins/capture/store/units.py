@@ -36,7 +36,7 @@ from turret.plugins.capture.rebuilding.failures import AsPython
 from turret.plugins.capture.store.alike import outline
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.store.references import Changed, NotPortable
-from turret.plugins.capture.store.unit import FilteredGuards, Unit, filtered, load_source, make_unit
+from turret.plugins.capture.store.unit import CompileUnit, FilteredGuards, filtered, load_source, make_unit
 from turret.storage.artifact_cache import Store
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class CaptureRecord:
     arguments: tuple
     history: Any
     tracer: Tracer
-    unit: Unit
+    unit: CompileUnit
     scope: dict[str, Any]
     graph: str | None
 
@@ -356,7 +356,7 @@ def _read_back(
 # Finding.
 
 
-def find(settings: Settings, cache: FrameCache, function: types.FunctionType, arguments: tuple) -> Unit | None:
+def find(settings: Settings, cache: FrameCache, function: types.FunctionType, arguments: tuple) -> CompileUnit | None:
     """A stored unit that serves this call, or None; a miss is reported with the reasons."""
     context, name = settings.context, function.__qualname__
     reasons: list[str] = []
@@ -387,7 +387,9 @@ def find(settings: Settings, cache: FrameCache, function: types.FunctionType, ar
     return None
 
 
-def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, function: Any, arguments: tuple) -> Unit:
+def _load(
+    settings: Settings, cache: FrameCache, store: Store, entry: str, function: Any, arguments: tuple
+) -> CompileUnit:
     """The unit of an entry; raises ``Changed`` where it does not serve the call."""
     found = store.get(entry, ROLE)
     if found is None:

@@ -193,7 +193,7 @@ class _Samples:
         return values.reshape(shape)
 
 
-class Call:
+class NumpyCall:
     """One call of a function of numpy, of values."""
 
     def __init__(

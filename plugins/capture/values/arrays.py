@@ -14,7 +14,7 @@ from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.array_code import Call, in_library
+from turret.plugins.capture.values.array_code import NumpyCall, in_library
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Array, Tensor
@@ -361,7 +361,7 @@ def computed(
             t.copied_views.append([(v.held.fake, t.recorder.versions.of(v.held.fake)) for v in (value, *shown)])
         return value
 
-    return Call(t, name, original, function, args, kwargs, made).run()
+    return NumpyCall(t, name, original, function, args, kwargs, made).run()
 
 
 def check_arrays(t: Tracer) -> None:
