@@ -104,14 +104,14 @@ class _Observer:
 
     @hookimpl
     def turret_event(self, event: Event) -> None:
-        if event.kind == "graph_break":
-            self.breaks.append(event.message)
-        elif event.kind == "fallback":
-            self.fallbacks.append(event.message)
-        elif event.kind == "reuse":
-            self.reuses.append(event.message)
-        elif event.kind == "graph_capture":
-            self.not_recorded.append(event.message)
+        told = {
+            "graph_break": self.breaks,
+            "fallback": self.fallbacks,
+            "reuse": self.reuses,
+            "graph_capture": self.not_recorded,
+        }.get(event.kind)
+        if told is not None:
+            told.append(event.message)
         elif event.kind == "product" and event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
