@@ -16,15 +16,18 @@ from typing import Any, Protocol
 import attrs
 import numpy
 import torch
-from torch.utils._device import DeviceContext
 
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
+from turret.torch_compat.autograd import forward_ad_level
+from turret.torch_compat.dispatch import dispatch_keys_of
 from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.modes import (
+    DeviceContext,
     cudnn_attention_enabled,
     dispatch_mode_count,
+    fills_uninitialized_memory,
     flash_attention_enabled,
     function_mode_count,
     functorch_level,
@@ -83,7 +86,7 @@ class TensorProperties:
         """
         shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
         stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
-        keys = torch._C._dispatch_keys(value)
+        keys = dispatch_keys_of(value)
         leaf = value.is_leaf or not value.requires_grad
         known = None if marks is None else tuple(sorted(marks))
         return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
@@ -102,7 +105,7 @@ class TensorProperties:
             and value.dtype is self.dtype
             and value.device == self.device
             and value.requires_grad is self.requires_grad
-            and torch._C._dispatch_keys(value) == self.keys
+            and dispatch_keys_of(value) == self.keys
             and _match(value.shape, self.shape)
             and _match(value.stride(), self.stride)
             and (value.is_leaf or not value.requires_grad) is self.is_leaf
@@ -166,13 +169,13 @@ def global_state() -> tuple[Any, ...]:
         *autocast_state(),
         torch.is_autocast_cache_enabled(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        fills_uninitialized_memory(),
         flash_attention_enabled(),
         memory_efficient_attention_enabled(),
         math_attention_enabled(),
         cudnn_attention_enabled(),
         is_tracing(),
-        torch.autograd.forward_ad._current_level >= 0,
+        forward_ad_level() >= 0,
         function_modes(),
         dispatch_mode_count(),
         functorch_level(),

@@ -83,8 +83,8 @@ class Spread:
         """A gradient, of the whole tensor's size and stride (in elements), of this process's part of it."""
         from torch.distributed.tensor import DTensor
 
-        given = {"shape": torch.Size(size), "stride": stride, "run_check": False}
-        return DTensor.from_local(local, self.mesh.mesh, self.of_gradients, **given)
+        whole = torch.Size(size)
+        return DTensor.from_local(local, self.mesh.mesh, self.of_gradients, shape=whole, stride=stride, run_check=False)
 
 
 def is_in_flight(kind: type) -> bool:

@@ -38,7 +38,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         if func not in _CORRECTIONS or any(map(is_wrapper, types)):
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
-        return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)
+        return corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A new ragged size of nested tensors, which only equals itself.  Torch's own imports ``torch._dynamo``.

@@ -73,6 +73,13 @@ def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return found
 
 
+def overload_of(node: fx.Node) -> OpOverload:
+    """The op that a node calls; ``TypeError`` for a call of anything else."""
+    if not isinstance(node.target, OpOverload):
+        raise TypeError(f"{node.name} calls {node.target!r}, expected an overload of an op (torch.ops.aten.add.Tensor)")
+    return node.target
+
+
 @functools.cache
 def is_random_op(target: Any) -> bool:
     """Whether running an op twice gives two different results (it draws from a generator)."""
@@ -186,7 +193,7 @@ def view_base(node: fx.Node) -> fx.Node | None:
     """The argument whose storage a view shares, or None when the node is not a view."""
     if not is_view(node):
         return None
-    for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
+    for value, argument in zip(node.args, overload_of(node)._schema.arguments, strict=False):
         if argument.alias_info is not None and isinstance(value, fx.Node):
             return value
     return None
@@ -269,11 +276,11 @@ def is_random_call(node: fx.Node) -> bool:
     """Whether this call draws random numbers: attention without dropout carries the tag but draws none."""
     if node.op != "call_function" or not is_random_op(node.target):
         return False
-    names = [argument.name for argument in node.target._schema.arguments]
-    if "dropout_p" not in names:
+    arguments = overload_of(node)._schema.arguments
+    position = next((n for n, argument in enumerate(arguments) if argument.name == "dropout_p"), None)
+    if position is None:
         return True
-    position = names.index("dropout_p")
-    default = node.target._schema.arguments[position].default_value
+    default = arguments[position].default_value
     dropout = node.args[position] if len(node.args) > position else node.kwargs.get("dropout_p", default)
     return bool(dropout != 0.0)
 

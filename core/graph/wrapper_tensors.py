@@ -58,9 +58,12 @@ class WrapperForm:
 
     def fits(self, value: Any) -> bool:
         """Whether a value is a wrapper of this form."""
-        if type(value) is not self.kind or value.requires_grad is not self.requires_grad:
+        if type(value) is not self.kind or not isinstance(value, torch.Tensor):
             return False
-        names, context = value.__tensor_flatten__()
+        if value.requires_grad is not self.requires_grad:
+            return False
+        flatten: Any = getattr(value, "__tensor_flatten__")  # noqa: B009 - tensors of such classes have it
+        names, context = flatten()
         if tuple(names) != self.names or context != self.context or not self._has_its_layout(value):
             return False
         held = zip(self.names, self.inner, strict=True)

@@ -19,9 +19,14 @@ import attrs
 import torch
 
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.native import storage_at
 
 WORD = 8
 """Bytes of an address."""
+
+
+WorkKind = Literal["kernel", "copy", "clear", "other"]
+"""What a piece of recorded work does."""
 
 
 @attrs.frozen
@@ -31,7 +36,7 @@ class RecordedNode:
     What cannot be patched is ``other``; without arguments it is not known which memory it works on.
     """
 
-    kind: Literal["kernel", "copy", "clear", "other"]
+    kind: WorkKind
     name: str
     arguments: bytes = b""
 
@@ -210,7 +215,7 @@ def tensor_at(
 ) -> torch.Tensor:
     """A tensor over memory that it does not own."""
     nbytes = extent(shape, stride) * dtype.itemsize
-    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    storage = storage_at(address, device, nbytes)
     return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
 
 

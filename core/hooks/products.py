@@ -20,6 +20,7 @@ from typing import Any, Literal
 import attrs
 from torch import fx
 
+from turret.errors import UnsupportedError
 from turret.hooks.signature import GraphSignature
 
 BoxedCallable = Callable[[list[Any]], list[Any]]
@@ -162,6 +163,14 @@ class PartitionedGraph:
     saved_sizes: tuple[SavedValue, ...] = ()
     report: str = ""
     name: str = "graph"
+
+    def graph_of(self, role: Role) -> fx.GraphModule:
+        """The backward for that role, else the forward; ``UnsupportedError`` where there is no backward."""
+        if role != "backward":
+            return self.forward
+        if self.backward is None:
+            raise UnsupportedError(f"the partition {self.name!r} has no backward; it was traced for inference")
+        return self.backward
 
     def __str__(self) -> str:
         parts = [_print_graph(f"{self.name}.forward", self.forward)]

@@ -96,11 +96,11 @@ class _Batch:
         if count is None or store.mode is not None:
             return False
         along = frozenset(v for v in (*kernel.outer, *kernel.inner) if self._in_sizes((v.extent,)))
-        if count == 0 and any(not along.isdisjoint(item.variables) for item in (*store.coords, *store.roots)):
+        moved = [item.variables for item in store.coords] + [item.variables for item in store.roots]
+        if count == 0 and not all(map(along.isdisjoint, moved)):
             return False
-        nodes = [node for root in store.roots for node in walk(root)]
-        looks_up = any(node.reports or any(coord.values for coord in node.coords) for node in nodes)
-        place = _Place(store.coords[0] if count else None, count, along, looks_up)
+        nodes = list(walk(*store.roots))
+        place = _Place(store.coords[0] if count else None, count, along, any(map(_looks_up, nodes)))
         skipped = 1 if count else 0
         inside = self._inside(store.coords[skipped:], shape[skipped:], place)
         return inside and all(self._node(node, place) for node in nodes)
@@ -119,9 +119,9 @@ class _Batch:
         if node.op != "load":
             return True
         count, shape = self._count(node.tensor), self.declarations[node.tensor].shape
-        if count == 0:
-            return self._inside(node.coords, shape, place)
-        return bool(count) and place.is_of(node.coords[0], count) and self._inside(node.coords[1:], shape[1:], place)
+        if not count:
+            return count == 0 and self._inside(node.coords, shape, place)
+        return place.is_of(node.coords[0], count) and self._inside(node.coords[1:], shape[1:], place)
 
     def _inside(self, coords: Sequence[Index], shape: Sequence[Size], place: _Place) -> bool:
         """Whether coordinates are inside a tensor for samples that were added, as they are for those that are there."""
@@ -158,8 +158,10 @@ class _Batch:
         if all(self._count(name) == 0 for name in names):
             return True
         batched = _BATCHED.get(step.op)
-        if batched is None or len(step.args) <= max(batched):
-            return False
+        return batched is not None and len(step.args) > max(batched) and self._is_batched(step, batched)
+
+    def _is_batched(self, step: Extern, batched: Sequence[int]) -> bool:
+        """Whether a call has the batch in the arguments at some positions, and makes results of it, alone."""
         batches = [step.args[n] for n in batched]
         others = [*(a for n, a in enumerate(step.args) if n not in batched), *step.kwargs.values()]
         counts = {self._count(b.name) if isinstance(b, Ref) else None for b in batches}
@@ -193,6 +195,11 @@ class _Batch:
         apart = theirs * base.stride[0]
         inside = provably_nonnegative(step.offset) and provably_less(_last(decl, ours) + step.offset, apart)
         return ours * decl.stride[0] == apart and inside
+
+
+def _looks_up(node: Expr) -> bool:
+    """Whether a node reads where the program computes, or may report what it reads."""
+    return node.reports or any(coord.values for coord in node.coords)
 
 
 @attrs.frozen(eq=False)

@@ -19,8 +19,9 @@ import attrs
 import torch
 from torch import fx
 
-from turret.frames.trace_modes import mode_values
+from turret.frames.trace_modes import WROTE_NOTHING, mode_values
 from turret.graph.lazy_module import lazy_module
+from turret.graph.op_traits import output_nodes
 from turret.hooks.products import CapturedGraph
 from turret.torch_compat.dispatch import enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor
@@ -135,7 +136,7 @@ def _bytes(tensor: Any) -> Any:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _places(captured: CapturedGraph, calls: Sequence[fx.Node], trial: _Trial) -> list[int]:
@@ -249,7 +250,7 @@ class _Step:
         except Exception as error:
             if not self.behind_write:
                 raise
-            error.__turret_wrote_nothing__ = False  # type: ignore[attr-defined]
+            setattr(error, WROTE_NOTHING, False)
             raise error.with_traceback(None) from None  # the plan that it came out of wrote to no input
         for slot, value in zip(self.made, found, strict=True):
             values[slot] = value
@@ -265,7 +266,7 @@ def join(
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     made = [node for section in sections for node in section.outputs]
     slots = {node: n for n, node in enumerate((*placeholders, *made))}
-    results = graph.output_node().args[0]
+    results = output_nodes(graph)
     taken = [slots[node] if isinstance(node, fx.Node) else None for node in results]
     steps: list[_Step] = []
     read_later = set(taken)

@@ -60,7 +60,7 @@ class FunctionRef:
 class SliceRef:
     """A slice among a node's arguments."""
 
-    parts: tuple
+    parts: tuple[Any, ...]
 
 
 @record
@@ -113,7 +113,7 @@ def _input(value: Any) -> StoredInput | None:
     if not isinstance(value, torch.Tensor) or value.is_conj() or value.is_neg():
         return None
     shape, stride, offset = tuple(value.shape), tuple(value.stride()), value.storage_offset()
-    if not all(type(s) is int for s in (*shape, *stride, offset)):
+    if type(offset) is not int or not all(type(s) is int for s in (*shape, *stride)):
         return None
     parameter = isinstance(value, torch.nn.Parameter)
     grad = (value.requires_grad, value.is_leaf)

@@ -11,7 +11,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,14 +20,15 @@ from turret.graph.externs import fast_callable, is_trusted, resolve_op
 from turret.graph.op_traits import is_collective
 from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
 from turret.hooks.graph_capture import CallObserver
-from turret.hooks.products import BoxedCallable
 from turret.hooks.size_source import Binding
-from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
+from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.plan.bounds import extent_position, note_extent
 from turret.plan.frames import FramePool
 from turret.plan.linear_calls import arguments as linear_arguments
 from turret.plan.linear_calls import is_transpose, linear_calls
 from turret.plan.modes import below_autograd
+from turret.plan.plan import Step
+from turret.plan.sizes import static_sizes
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
 
@@ -53,22 +54,38 @@ def _recovery(segment: Segment, failed: Callable[[Any], None]) -> Callable[..., 
     return recover
 
 
-def fits_device(plan: Plan) -> bool:
-    """Whether a plan was compiled for what its device is here (it may come from a cache that machines share)."""
-    place = torch.device(plan.device)
-    return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
+def fits_device(device: str, arch: str) -> bool:
+    """Whether what was compiled for an ``arch`` of a device (empty: for all of them) runs on the one that is here.
+
+    It may come from a cache that machines share.
+    """
+    here = torch.device(device)
+    return not arch or device_for(here.type).properties(here.index or 0).arch == arch
 
 
-def load(plan: Plan, store: Store | None = None, observer: CallObserver | None = None) -> BoxedCallable:
+class LoadedPlan(Protocol):
+    """A plan that can be called: with the list of the graph's inputs, which it empties, for the list of outputs.
+
+    ``source`` is the generated Python; ``pool`` holds its idle memory; ``prepare()`` loads what is otherwise loaded by
+    the first call (before a graph capture, which must not).
+    """
+
+    source: str
+    plan: Plan
+    pool: FramePool
+    prepare: Callable[[], None]
+
+    def __call__(self, args: list[Any], /) -> list[Any]: ...
+
+
+def load(plan: Plan, store: Store | None = None, observer: CallObserver | None = None) -> LoadedPlan:
     """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
 
     ``observer`` is told of each library call and copy.
 
     Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
 
-    The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
-    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
-    ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
+    The result may run in several threads at once.
     """
     return _Writer(plan, store, observer).build()
 
@@ -143,7 +160,7 @@ class _Writer:
         plan = self.plan
         if plan.library is None:
             return None  # no kernels: it runs anywhere
-        if not fits_device(plan):
+        if not fits_device(plan.device, plan.arch):
             raise CacheError(f"{plan.name} was compiled for {plan.arch}, which {plan.device} is not")
         return self.device.load(plan, self.store)
 
@@ -152,7 +169,7 @@ class _Writer:
         self.names[name] = value
         return name
 
-    def build(self) -> BoxedCallable:
+    def build(self) -> LoadedPlan:
         plan = self.plan
         self.pool = pool = FramePool(plan, self.arena_tensors, self.device.keeps_arena)
         self.names["take"], self.names["give"] = pool.take, pool.give
@@ -255,6 +272,7 @@ class _Writer:
         self.lines.append("slots_at, sizes_at = frame.tables")
 
     def _launch(self, step: Launch) -> None:
+        assert self.native is not None  # the library of a plan with launches is loaded
         segment = self.native.segment(step)
         run = self.constant("run", segment.run)
         recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
@@ -328,8 +346,9 @@ class _Writer:
         within = "" if self.plan.slots[view.base].place == "own" else f"t{view.base}.storage_offset() + "
         return f", {within}{view.offset}"
 
-    def _linear(self, step: Call, view: View) -> None:
+    def _linear(self, step: Step, view: Step) -> None:
         """A product by the transpose of a matrix, whose view is made in the call."""
+        assert isinstance(step, Call) and isinstance(view, View)
         self.names["linear"] = torch.nn.functional.linear
         rows, bias = linear_arguments(step)
         given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
@@ -384,7 +403,7 @@ class _Writer:
 def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
     """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
     run = load(plan, store)
-    layouts = [None if n is None else (plan.slots[n].shape, plan.slots[n].stride) for n in plan.inputs]
+    layouts = [None if n is None else _static_layout(plan.slots[n]) for n in plan.inputs]
 
     def branch(*operands: Any) -> list:
         given = list(operands)
@@ -395,6 +414,10 @@ def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
         return run(given)
 
     return branch
+
+
+def _static_layout(slot: Slot) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return static_sizes(slot.shape), static_sizes(slot.stride)
 
 
 def _result_names(step: Call) -> list[str]:

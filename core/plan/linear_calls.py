@@ -25,6 +25,7 @@ def linear_calls(plan: Plan, uses: Mapping[int, int]) -> dict[int, int]:
         slot = _matrix(step, plan)
         if slot in views and slot not in kept and uses[slot] == 1:
             view = plan.steps[views[slot]]
+            assert isinstance(view, View)
             dropped = [s for step in plan.steps[views[slot] : at] if isinstance(step, Free) for s in step.slots]
             if is_transpose(view, plan) and view.base not in dropped:
                 found[at] = views[slot]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import torch
 
+from turret.errors import CacheError
 from turret.graph.obstacles import Obstacle, border_text
 from turret.hooks.size_source import Binding, SizeSource
 from turret.storage.codec import record
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
 
+
+SlotPlace = Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+"""Where a tensor lies; ``Slot`` says what each means."""
 
 SCRATCH_ALIGNMENT = 256
 """Bytes; each scratch buffer starts at a multiple."""
@@ -45,7 +49,7 @@ class Slot:
     stride: tuple[SizeText, ...]
     dtype: str
     device: str
-    place: Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+    place: SlotPlace
     number: int = 0
 
     @property
@@ -217,6 +221,13 @@ class Plan:
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
     batch_symbols: tuple[str, ...] = ()
+
+    @property
+    def needed_library(self) -> Library:
+        """Its library; ``CacheError`` where it has none, and so no kernels to load."""
+        if self.library is None:
+            raise CacheError(f"the plan {self.name} names no library; expected one, for it launches kernels")
+        return self.library
 
     @property
     def overwritten(self) -> tuple[int, ...]:

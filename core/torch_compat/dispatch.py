@@ -42,8 +42,15 @@ registrations_text = torch._C._dispatch_dump
 """Text of the kernels of an op, with the files that registered them."""
 parse_dispatch_key = torch._C._parse_dispatch_key
 """The key of a name; raises ``RuntimeError`` for one that this torch has not."""
+dispatch_keys_of = torch._C._dispatch_keys
+"""The layers that calls with a tensor pass through."""
+has_storage = torch._C._has_storage
+"""Whether a tensor has memory at all: those that wrap others have none."""
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func``; None outside of them."""
 
 
 def runs_in_cudnn(*arguments: Any) -> bool:
     """Whether ATen hands a convolution of these arguments to cuDNN as it is (``torch._C``, since 1.13)."""
-    return bool(torch._C._select_conv_backend(*arguments) == torch._C._ConvBackend.Cudnn)
+    cudnn = getattr(torch._C, "_ConvBackend").Cudnn  # noqa: B009 - the stubs leave it out
+    return bool(torch._C._select_conv_backend(*arguments) == cudnn)

@@ -11,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 def active_replica() -> DistributedDataParallel | None:
     """The wrapper whose forward is under way in this process, which it keeps for compilers to ask."""
-    return DistributedDataParallel._get_active_ddp_module()
+    wrapper: DistributedDataParallel | None
+    wrapper = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+    return wrapper
 
 
 def bucket_sizes(wrapper: DistributedDataParallel) -> tuple[int, int]:
@@ -33,4 +35,4 @@ def forget_shardings() -> None:
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import debug
 
-        debug._clear_sharding_prop_cache()
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]

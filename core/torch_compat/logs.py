@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch._logging._internal
 import torch._subclasses.fake_tensor
 
@@ -13,5 +11,4 @@ FAKE_TENSOR_LOGGER = torch._subclasses.fake_tensor.log
 
 def enabled_torch_logs() -> set[str]:
     """The artifacts that ``TORCH_LOGS`` or ``torch._logging.set_logs`` switched on."""
-    found: Any = torch._logging._internal.log_state.artifact_names
-    return found
+    return set(torch._logging._internal.log_state.artifact_names)

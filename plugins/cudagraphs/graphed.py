@@ -12,6 +12,7 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
+from turret.plan import Plan
 from turret.plugins.cudagraphs.node import Node
 from turret.plugins.cudagraphs.padding import first_samples
 from turret.plugins.cudagraphs.recorder import NotRecordable
@@ -63,6 +64,7 @@ class Graphed:
         self._is_recording = place.capture.is_recording
         self._managers: dict[int, Any] = {}
         self.title: Callable[[str], str] = str
+        self.plan: Plan | None = None
         self.forget()
         cudagraphs.functions.add(self)
 

@@ -21,6 +21,7 @@ def outputs_on(
 
     def made(result: Result) -> torch.Tensor:
         layout = result.layout
+        assert layout is not None  # every output over a buffer has one
         return tensor_on(device, storages[result.source], result.offset, layout.shape, layout.stride, layout.dtype)
 
     return [made(r) if r.kind == "buffer" else of_others(r, inputs) for r in shapes.results]

@@ -13,6 +13,7 @@ import torch
 from turret.graph.externs import recorded_variant, resolve_op, unset_results
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.executor import LoadedPlan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.generator_states import GeneratorStates
@@ -30,7 +31,7 @@ class PlanWork(Work):
     def __init__(
         self,
         plan: Plan,
-        load: Callable[[Plan], BoxedCallable],
+        load: Callable[[Plan], LoadedPlan],
         role: Role,
         *,
         static: frozenset[int],
@@ -95,7 +96,7 @@ class PlanWork(Work):
         if not into and self._run is None:
             self._run = self._loaded(self._plan)
 
-    def _loaded(self, plan: Plan) -> BoxedCallable:
+    def _loaded(self, plan: Plan) -> LoadedPlan:
         function = self._load(plan)
         function.prepare()
         if self._own_memory:
@@ -234,7 +235,8 @@ def _without_making(
             if not step.slots:
                 continue
         if isinstance(step, Call) and len(step.outputs) == 1:
-            step = told.get(step.outputs[0], step)
+            (output,) = step.outputs
+            step = step if output is None else told.get(output, step)
         if not (isinstance(step, Allocate) and step.slot in kept):
             steps.append(step)
     before.append(len(steps))

@@ -17,6 +17,7 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, device_for
+from turret.hooks.graph_capture import GraphCapture
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
@@ -44,7 +45,7 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
     config = context.config
     obstacles = capture_obstacles(plan, config.cudagraph_skip_dynamic_graphs, config.cudagraph_collectives)
     if obstacles:
-        _skip(context, function, role, "; ".join(obstacles))
+        _skip(context, function, plan, role, "; ".join(obstacles))
         plain = _plain(function, plan)
         return None if plain is function else plain
     if not plan.sections:
@@ -62,7 +63,7 @@ def _section(context: CompileContext, section: PlanSection, role: Role) -> Boxed
     )
     if not reasons:
         return _graphed(context, function, section.plan, role, section.written)
-    _skip(context, function, role, "; ".join(reasons))
+    _skip(context, function, section.plan, role, "; ".join(reasons))
     return _plain(function, section.plan)
 
 
@@ -82,17 +83,18 @@ def _graphed(
     """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
     device = device_for(torch.device(plan.device).type)
+    graphs = _graphs_of(device)
     try:
         work = PlanWork(
             plan,
-            lambda variant: now.copy().run(load, variant, context.store("load"), device.graphs.observer()),
+            lambda variant: now.copy().run(load, variant, context.store("load"), graphs.observer()),
             role,
             static=frozenset(plan.static_inputs),
             written=frozenset(written),
             own_memory=device.keeps_arena,
         )
     except NotRecordable as error:
-        _skip(context, function, role, str(error))
+        _skip(context, function, plan, role, str(error))
         return _plain(function, plan)
     place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
 
@@ -126,10 +128,16 @@ def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     return f"{title}.backward" if role == "backward" else title
 
 
+def _graphs_of(device: Device) -> GraphCapture:
+    """What records on a device; plans of devices without it have an obstacle that says so, and do not come here."""
+    assert device.graphs is not None
+    return device.graphs
+
+
 def place_of(device: Device, where: torch.device) -> Place:
     """Where work on one device is recorded."""
     where = torch.device(where.type, where.index if where.index is not None else device.current_index())
-    return Place(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
+    return Place(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
 
 
 _UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
@@ -179,10 +187,14 @@ class _Skipped:
         return self.report
 
 
-def _skip(context: CompileContext, function: BoxedCallable, role: Role, reason: str) -> None:
+_REPORT = "graph_capture"
+"""The attribute of a function by which its report lives as long as it does."""
+
+
+def _skip(context: CompileContext, function: BoxedCallable, plan: Plan, role: Role, reason: str) -> None:
     """Leave a function as it is, on record for as long as it is there."""
-    plan = function.plan
     message = f"{plan.name} is not captured: {reason}"
     context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
-    function.graph_capture = _Skipped(FunctionReport(plan.name, role, plan.device, "", skipped=reason))
-    cudagraphs.functions.add(function.graph_capture)
+    skipped = _Skipped(FunctionReport(plan.name, role, plan.device, "", skipped=reason))
+    setattr(function, _REPORT, skipped)
+    cudagraphs.functions.add(skipped)

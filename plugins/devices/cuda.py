@@ -28,6 +28,7 @@ from turret.plan import Launch, Plan
 from turret.plan.frames import device_table_lengths
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library
+from turret.torch_compat.native import current_device_getter, empty_strided_of, stream_getter
 
 if TYPE_CHECKING:
     from turret.hooks.graph_capture import GraphCapture
@@ -82,7 +83,7 @@ class Cuda(Device):
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
         from turret.plan.launch.device import DeviceLibrary  # a process without a GPU has no use for the launcher
 
-        entry, (slots, sizes) = find_library(plan.library, store), device_table_lengths(plan)
+        entry, (slots, sizes) = find_library(plan.needed_library, store), device_table_lengths(plan)
         return LaunchedBinaries(DeviceLibrary(entry, store, torch.device(plan.device).index or 0, slots, sizes))
 
     def is_available(self) -> bool:
@@ -95,8 +96,7 @@ class Cuda(Device):
         return torch.cuda.device(index)
 
     def stream_getter(self, index: int) -> Callable[[], int]:
-        # 0.1 us; torch.cuda.current_stream costs several.
-        return functools.partial(torch._C._cuda_getCurrentRawStream, index)
+        return stream_getter(index)
 
     @functools.cached_property
     def graphs(self) -> GraphCapture:  # type: ignore[override]
@@ -107,12 +107,12 @@ class Cuda(Device):
     def allocator(self, device: torch.device) -> Allocator:
         through_dispatcher = super().allocator(device)
         # Torch's own entry for generated code: 1.0 us on a GPU's host, where torch.empty_strided takes 2.4.
-        direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        direct = empty_strided_of("cuda")
         if direct is None:
             return through_dispatcher
         if torch.cuda.device_count() == 1:
             return direct
-        current, index = torch._C._cuda_getDevice, device.index or 0
+        current, index = current_device_getter(), device.index or 0
 
         def on_device(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
             return (direct if current() == index else through_dispatcher)(shape, stride, dtype)

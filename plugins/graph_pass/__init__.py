@@ -8,10 +8,10 @@ that is written out: up to rounding).
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from torch import fx
 
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import GraphPhase
 
@@ -33,7 +33,7 @@ PASSES: dict[str, tuple[str, ...]] = {
 
 
 @hookimpl
-def turret_graph_pass(context: Any, phase: GraphPhase, module: fx.GraphModule) -> bool:
+def turret_graph_pass(context: CompileContext, phase: GraphPhase, module: fx.GraphModule) -> bool:
     """Run the passes of one phase."""
     changed = False
     for name in PASSES.get(phase, ()):

@@ -96,10 +96,10 @@ def _attention(last: fx.Node) -> _Attention | None:
         scale, node = scale * factor, node.args[0]
     if not isinstance(node, fx.Node) or not _has_one_reader(node) or not _is(node, _MATMUL) or len(node.args) != 2:
         return None
-    operands = (*node.args, value)
-    if not all(isinstance(operand, fx.Node) for operand in operands):
+    operands = [operand for operand in (*node.args, value) if isinstance(operand, fx.Node)]
+    if len(operands) != 3:
         return None
-    return _Attention(last, node, *operands, scale)
+    return _Attention(last, node, operands[0], operands[1], operands[2], scale)
 
 
 def _is(node: fx.Node, targets: set) -> bool:

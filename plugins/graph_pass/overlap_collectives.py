@@ -6,14 +6,13 @@ starts them, on all processes alike: the new order depends on what reads what, a
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import fx
 
-from turret.graph.op_traits import is_collective, is_effectful, is_random_call, is_view
+from turret.graph.op_traits import is_collective, is_effectful, is_random_call, is_view, overload_of
+from turret.hooks.context import CompileContext
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Move collectives and waits in place; returns True when the order changed."""
     original = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     if not any(is_collective(node.target) for node in original):
@@ -28,7 +27,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
 
 
 def _is_wait(node: fx.Node) -> bool:
-    return is_collective(node.target) and node.target._schema.name.endswith("::wait_tensor")
+    return is_collective(node.target) and overload_of(node)._schema.name.endswith("::wait_tensor")
 
 
 def _wait_late(order: list[fx.Node]) -> list[fx.Node]:

@@ -478,6 +478,7 @@ class Tracer(TorchDispatchMode):
         if form is not None:
             return self._write_in_sequence(func, form, args, kwargs, tensors)
         variant = pure_variant(func)
+        assert variant is not None  # only ops with one come here
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))

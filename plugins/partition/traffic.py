@@ -44,7 +44,7 @@ def materialized(analysis: JointAnalysis) -> set[fx.Node]:
     kept = {node for node in analysis.forward_outputs if isinstance(node, fx.Node)}
     depths = _depths(analysis)
     for node in analysis.candidates:
-        if is_whole_call(node) or (node.target is operator.getitem and is_whole_call(node.args[0])):
+        if any(map(is_whole_call, (node, *(node.all_input_nodes if node.target is operator.getitem else ())))):
             kept.add(node)
         elif is_tensor(node) and not is_view(node):
             early = [user for user in users_through_views(node) if user not in late and user in depths]

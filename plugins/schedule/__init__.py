@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 
@@ -24,7 +25,7 @@ def turret_options() -> tuple[Option, ...]:
 
 
 @hookimpl
-def turret_schedule(context: Any, program: LoopProgram, target: Target | None) -> Schedule:
+def turret_schedule(context: CompileContext, program: LoopProgram, target: Target | None) -> Schedule:
     """Fuse a program's definitions into kernels and put all steps in order."""
     from turret.plugins.schedule.stage import schedule
 

@@ -158,7 +158,7 @@ def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
         return
     before: dict[str, list[int]] = defaultdict(list)
     for unit in units:
-        symbols = mentioned_symbols(unit.statement, unit.expr) & bound
+        symbols = mentioned_symbols(unit.statement, unit.value) & bound
         for symbol in symbols:
             for number in before[symbol]:
                 after[number].append(unit.number)

@@ -17,6 +17,7 @@ import attrs
 import torch
 
 from turret.graph.dtypes import HALF, compute_dtype
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import ProductCosts
 from turret.hooks.products import Target
 from turret.ir import (
@@ -299,7 +300,7 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
 
 
 def choose_products(
-    context: Any, program: LoopProgram, target: Target | None, schedule: Scheduler
+    context: CompileContext, program: LoopProgram, target: Target | None, schedule: Scheduler
 ) -> tuple[LoopProgram, tuple[ProductChoice, ...]]:
     """The program with those products as loops for which that is the cheapest way, and all choices that there were.
 
@@ -318,7 +319,7 @@ def choose_products(
 
 
 class _Chooser:
-    def __init__(self, context: Any, program: LoopProgram, target: Target, schedule: Scheduler) -> None:
+    def __init__(self, context: CompileContext, program: LoopProgram, target: Target, schedule: Scheduler) -> None:
         self.context, self.program, self.target, self.schedule = context, program, target, schedule
         self.declarations = program.declarations()
         self.views = {s.tensor.name: s for s in program.statements if isinstance(s, StridedView)}

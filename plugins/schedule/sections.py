@@ -17,6 +17,7 @@ import torch
 
 from turret.graph.externs import op_name
 from turret.graph.obstacles import NAMED, Obstacle, is_named, short_name, why_not_recorded
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.products import Target
 from turret.ir import (
@@ -79,7 +80,9 @@ class Cut:
         return sections if any(s.obstacles or s.batch_symbols for s in sections) else ()
 
 
-def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: Sequence[Sequence[Step]]) -> Cut | None:
+def cut_for(
+    context: CompileContext, program: LoopProgram, target: Target | None, pieces: Sequence[Sequence[Step]]
+) -> Cut | None:
     """How to cut a program, given as the steps of each piece; None where none is recorded."""
     config = context.config
     if not config.cudagraphs or target is None or device_for(target.device_type).graphs is None:

@@ -19,7 +19,6 @@ from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
-from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.torch_settings import dynamo_setting
 from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
@@ -32,6 +31,7 @@ from turret.plugins.capture.store import units
 from turret.plugins.capture.store.settings import FrameCache, Settings
 from turret.plugins.capture.store.unit import CompileUnit
 from turret.storage.fork_safety import Lock, compiling
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 
 class _Thread(threading.local):
@@ -61,7 +61,7 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
     outer = _thread.settings
     _thread.settings = settings
     # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
-    seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
+    seen = _hook_sees_checkpoints or top_saved_tensor_hooks(False) is None or recomputation.position() is None
     try:
         return native.call(target, args, kwargs, root, units if seen else _ROOT)
     finally:

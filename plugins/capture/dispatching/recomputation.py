@@ -17,8 +17,9 @@ import attrs
 import torch.utils.checkpoint
 
 from turret.errors import RecomputationError
-from turret.frames.saved_tensor_hooks import enclosed, top_hooks
+from turret.frames.saved_tensor_hooks import enclosed
 from turret.plugins.capture.store.unit import CompileUnit
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 _CHECKPOINT = torch.utils.checkpoint.__name__
 _NOTES = "_turret_calls"
@@ -67,7 +68,7 @@ _ADVICE = (
 
 def position() -> Position | None:
     """Where this thread is in a checkpointed region; None outside of one."""
-    hooks = top_hooks(False)
+    hooks = top_saved_tensor_hooks(False)
     if hooks is None or getattr(hooks[0], "__module__", None) != _CHECKPOINT:
         return None
     pack = hooks[0]

@@ -9,7 +9,6 @@ import contextlib
 
 from torch.autograd.graph import disable_saved_tensors_hooks
 
-from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
@@ -17,6 +16,7 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 from turret.torch_compat.native_functions import autograd_c
 
 
@@ -35,7 +35,7 @@ class HooksRefused(Instance):
 
 
 def _enter(t: Tracer) -> Value:
-    if top_hooks(True) is not None:  # those of the program, which capturing keeps off
+    if top_saved_tensor_hooks(True) is not None:  # those of the program, which capturing keeps off
         raise Unsupported("disable_saved_tensors_hooks where there are such hooks")
     t.guards.take("CALL", BoundSource("autograd", autograd_c), (lookups.has_saved_tensor_hooks, False))
     t.hooks_refused += 1

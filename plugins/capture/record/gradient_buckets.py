@@ -26,7 +26,9 @@ def gradient_buckets(t: Tracer, inputs: Sequence[GraphInput]) -> GradientBuckets
     trained = {id(item.real): n for n, item in enumerate(inputs) if _is_trained(item)}
     if not trained:
         return None
-    from turret.torch_compat.distributed import DistributedDataParallel, active_replica
+    from torch.nn.parallel import DistributedDataParallel
+
+    from turret.torch_compat.distributed import active_replica
 
     sizes = lookups.bucket_sizes(DistributedDataParallel)
     t.guards.take(

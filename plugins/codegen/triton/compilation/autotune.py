@@ -134,5 +134,5 @@ def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
     parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
     parameters += map(Number, (*kernel.streams, *[0] * compiled.hidden_pointers))
     counts = (*kernel.grid, "1", "1", "1")[:3]
-    grid = tuple(expression(count, {}, dict(config.constants)) for count in counts)
-    return KernelLaunch(0, tuple(parameters), grid)
+    x, y, z = (expression(count, {}, dict(config.constants)) for count in counts)
+    return KernelLaunch(0, tuple(parameters), (x, y, z))

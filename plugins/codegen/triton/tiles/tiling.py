@@ -146,8 +146,8 @@ def stride(offset: Index, variable: Var, hints: Mapping[str, int]) -> int | None
 
 def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) -> tuple[Var, ...]:
     """Largest stride first; loops that ``offset`` does not move evenly with stay where they are."""
-    strides = {v: stride(offset, v, hints) for v in loops}
-    moving = [v for v in loops if strides[v]]
+    strides = {v: step for v in loops if (step := stride(offset, v, hints))}
+    moving = list(strides)
     ordered = iter(sorted(moving, key=lambda v: -abs(strides[v])))
     return tuple(next(ordered) if v in moving else v for v in loops)
 
