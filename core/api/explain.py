@@ -35,7 +35,8 @@ class Explanation:
     ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
     eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: what capture
     followed and the joint trace traced once and repeated, a line each; ``not_recorded``: what graph capture leaves out,
-    and why.  A backward is not part of it.
+    and why; ``products``: how matrix products are computed where there was a choice, a line each with what every way
+    takes, and how many are so.  A backward is not part of it.
     """
 
     graphs: int
@@ -47,6 +48,7 @@ class Explanation:
     guards: int = 0
     reuses: tuple[str, ...] = ()
     not_recorded: tuple[str, ...] = ()
+    products: dict[str, int] = attrs.field(factory=dict)
 
     ops_per_graph: tuple[tuple[Any, ...], ...] = ()
     """Of each graph, what its nodes call: functions, and names of methods."""
@@ -84,6 +86,7 @@ class Explanation:
         ]
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
         lines += [*self.reuses, *self.not_recorded]
+        lines += [f"{count} products {choice}" for choice, count in self.products.items()]
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
@@ -97,27 +100,34 @@ class _Observer:
         self.fallbacks: list[str] = []
         self.reuses: list[str] = []
         self.not_recorded: list[str] = []
+        self.products: Counter[str] = Counter()
+
+        self._messages = {
+            "graph_break": self.breaks,
+            "fallback": self.fallbacks,
+            "reuse": self.reuses,
+            "graph_capture": self.not_recorded,
+        }
 
     @hookimpl
     def turret_event(self, event: Event) -> None:
-        if event.kind == "graph_break":
-            self.breaks.append(event.message)
-        elif event.kind == "fallback":
-            self.fallbacks.append(event.message)
-        elif event.kind == "reuse":
-            self.reuses.append(event.message)
-        elif event.kind == "graph_capture":
-            self.not_recorded.append(event.message)
-        elif event.kind == "product" and event.stage == "capture":
+        if event.kind in self._messages:
+            self._messages[event.kind].append(event.message)
+        elif event.kind == "product":
+            self._product(event)
+
+    def _product(self, event: Event) -> None:
+        if event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
             self.per_graph.append(tuple(n.target for n in calls))
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
-        elif event.kind == "product" and event.stage == "guards":
+        elif event.stage == "guards":
             self.guards += len(event.product.guards)
-        elif event.kind == "product" and event.stage == "schedule":
+        elif event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
+            self.products.update(choice.told for choice in event.product.choices)
 
 
 def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
@@ -147,6 +157,7 @@ def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanat
             observer.guards,
             tuple(observer.reuses),
             tuple(observer.not_recorded),
+            dict(observer.products),
             tuple(observer.per_graph),
         )
 

@@ -96,13 +96,14 @@ class _Batch:
         if count is None or store.mode is not None:
             return False
         along = frozenset(v for v in (*kernel.outer, *kernel.inner) if self._in_sizes((v.extent,)))
-        moved = [item.variables for item in store.coords] + [item.variables for item in store.roots]
-        if count == 0 and not all(map(along.isdisjoint, moved)):
-            return False
-        nodes = list(walk(*store.roots))
-        place = _Place(store.coords[0] if count else None, count, along, any(map(_looks_up, nodes)))
-        skipped = 1 if count else 0
-        inside = self._inside(store.coords[skipped:], shape[skipped:], place)
+        nodes = [node for root in store.roots for node in walk(root)]
+        if count:
+            place = _Place(store.coords[0], count, along, _looks_up(nodes))
+            inside = self._inside(store.coords[1:], shape[1:], place)
+        else:
+            place = _Place(None, count, along, _looks_up(nodes))
+            moved = [coord.variables for coord in store.coords] + [root.variables for root in store.roots]
+            inside = all(map(along.isdisjoint, moved)) and self._inside(store.coords, shape, place)
         return inside and all(self._node(node, place) for node in nodes)
 
     def _node(self, node: Expr, place: _Place) -> bool:
@@ -152,23 +153,23 @@ class _Batch:
 
     def _call(self, step: Extern) -> bool:
         values = (step.args, list(step.kwargs.values()))
-        names = [ref.name for ref in references(values)] + [o.name for o in step.outputs if o is not None]
         if step.binds or step.mutates or self._mentioned_in(values) or self._draws(step):
             return False
-        if all(self._count(name) == 0 for name in names):
-            return True
-        batched = _BATCHED.get(step.op)
-        return batched is not None and len(step.args) > max(batched) and self._is_batched(step, batched)
-
-    def _is_batched(self, step: Extern, batched: Sequence[int]) -> bool:
-        """Whether a call has the batch in the arguments at some positions, and makes results of it, alone."""
-        batches = [step.args[n] for n in batched]
-        others = [*(a for n, a in enumerate(step.args) if n not in batched), *step.kwargs.values()]
-        counts = {self._count(b.name) if isinstance(b, Ref) else None for b in batches}
         made = {self._count(o.name) for o in step.outputs if o is not None}
-        (count, *rest) = counts
-        alone = all(self._count(ref.name) == 0 for ref in references(others))
-        return not rest and bool(count) and made <= {0, count} and count in made and alone
+        if made | {self._count(ref.name) for ref in references(values)} <= {0}:
+            return True
+        batched = _BATCHED.get(step.op, ())
+        if not batched or len(step.args) <= max(batched):
+            return False
+        others = [*(a for n, a in enumerate(step.args) if n not in batched), *step.kwargs.values()]
+        alone = {self._count(ref.name) for ref in references(others)} <= {0}
+        return alone and self._keeps_samples([step.args[n] for n in batched], made)
+
+    def _keeps_samples(self, batches: Sequence[Any], made: set[int | None]) -> bool:
+        """Whether all batches that a call takes have as many rows for a sample as what it makes of them."""
+        counts = {self._count(batch.name) if isinstance(batch, Ref) else None for batch in batches}
+        (count, *others) = counts
+        return not others and bool(count) and count in made and made <= {0, count}
 
     def _draws(self, step: Extern) -> bool:
         """Whether a call draws random numbers, which depend on how many there are."""
@@ -197,11 +198,6 @@ class _Batch:
         return ours * decl.stride[0] == apart and inside
 
 
-def _looks_up(node: Expr) -> bool:
-    """Whether a node reads where the program computes, or may report what it reads."""
-    return node.reports or any(coord.values for coord in node.coords)
-
-
 @attrs.frozen(eq=False)
 class _Place:
     """What a kernel makes at once: the element's row (None: of no batch), rows of a sample, and loops along the batch.
@@ -220,6 +216,11 @@ class _Place:
         if self.row is None or row // count != self.row // self.count:
             return False
         return not self.looks_up or count == 1 or row == self.row
+
+
+def _looks_up(nodes: Sequence[Expr]) -> bool:
+    """Whether values decide where a kernel reads, or may be errors."""
+    return any(node.reports or any(coord.values for coord in node.coords) for node in nodes)
 
 
 def _last(decl: TensorDecl, rows: int) -> Size:

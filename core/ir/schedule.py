@@ -194,9 +194,14 @@ class ProductChoice:
     form: ProductForm
     costs: tuple[tuple[ProductForm, float], ...]
 
-    def __str__(self) -> str:
+    @property
+    def told(self) -> str:
+        """The choice without the product that it was made for."""
         costs = ", ".join(f"{form} {microseconds!r} us" for form, microseconds in self.costs)
-        return f"product {name_text(self.product)}: {self.form} of {costs}"
+        return f"{self.form} of {costs}"
+
+    def __str__(self) -> str:
+        return f"product {name_text(self.product)}: {self.told}"
 
 
 SEPARATE_BYTES = 4 << 20

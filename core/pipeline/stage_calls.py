@@ -47,6 +47,7 @@ from turret.pipeline.gc_pause import full_gc_paused
 from turret.pipeline.graph_facts import output_strides, overwritten_inputs, target_of
 from turret.pipeline.keys.executed_code import unrecorded
 from turret.pipeline.keys.graph_cache import with_usable_cache
+from turret.pipeline.rank_check import check_collectives
 from turret.plan import Plan
 from turret.storage.fork_safety import compiling
 
@@ -223,6 +224,7 @@ class Pipeline:
 
     def wrapped(self, function: BoxedCallable, role: Role, partitioned: PartitionedGraph | None) -> BoxedCallable:
         """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
+        check_collectives(function)
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
             with self.failures("wrap_runtime"), blaming(wrap.plugin_name):

@@ -31,6 +31,7 @@ from turret.plan.plan import Step
 from turret.plan.sizes import static_sizes
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
+from turret.torch_compat.ops import linear
 
 
 def _nothing() -> None:
@@ -349,7 +350,7 @@ class _Writer:
     def _linear(self, step: Step, view: Step) -> None:
         """A product by the transpose of a matrix, whose view is made in the call."""
         assert isinstance(step, Call) and isinstance(view, View)
-        self.names["linear"] = torch.nn.functional.linear
+        self.names["linear"] = linear
         rows, bias = linear_arguments(step)
         given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
         self.lines.append(f"linear({', '.join(given)}, out=t{step.into})")

@@ -36,3 +36,15 @@ def forget_shardings() -> None:
         from torch.distributed.tensor import debug
 
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def shared_store() -> Any:
+    """The store of the default process group, which all processes see."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def group_place(name: str) -> tuple[int, int]:
+    """This process's rank in the group of a name, and how many processes it has."""
+    resolve: Any = torch.distributed.distributed_c10d._resolve_process_group
+    group = resolve(name)
+    return group.rank(), group.size()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch._ops
 
+linear = torch._C._nn.linear
+"""``torch.nn.functional.linear``, whatever a program has put in its place."""
 OpOverload = torch._ops.OpOverload
 """One overload of an operator, as targets of nodes are: its schema, tags and kernels."""
 OpOverloadPacket = torch._ops.OpOverloadPacket

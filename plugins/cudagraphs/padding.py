@@ -13,6 +13,7 @@ from turret.plan import Plan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_sizes
 from turret.plugins.cudagraphs.outputs import of_others
+from turret.plugins.cudagraphs.recorder import as_lazy
 from turret.plugins.cudagraphs.work import Key, Shapes
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -35,11 +36,11 @@ class _Batch:
         """
         shape, stride = self.shape(sizes), self.stride(sizes)
         made = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
-        there = tensor.shape[0]
+        there, stored = tensor.shape[0], as_lazy(tensor, tensor)  # what lies in memory
         rows = there // samples
-        made[:there].copy_(tensor)
-        made[there:].unflatten(0, (-1, rows)).copy_(tensor[:rows].expand(shape[0] // rows - samples, rows, *shape[1:]))
-        return made
+        made[:there].copy_(stored)
+        made[there:].unflatten(0, (-1, rows)).copy_(stored[:rows].expand(shape[0] // rows - samples, rows, *shape[1:]))
+        return as_lazy(made, tensor)
 
 
 @attrs.frozen(eq=False)

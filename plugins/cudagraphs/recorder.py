@@ -186,7 +186,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
             moved[key] = Moved(start, cursor, spans[key])
             at = tensor_at(cursor, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             at.untyped_storage().owner = block  # type: ignore[attr-defined]
-            tensors[key] = _as_lazy(at, tensor)
+            tensors[key] = as_lazy(at, tensor)
             cursor += GRANULE
         sets.append((moved, tensors))
     return sets
@@ -216,10 +216,10 @@ def other_host_memory() -> Iterator[None]:
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor over the same memory."""
     made = tensor_at(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    return _as_lazy(made, tensor)
+    return as_lazy(made, tensor)
 
 
-def _as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor that is conjugated and negated as another one is, without its memory being touched."""
     made = made.conj() if like.is_conj() else made
     return neg_view(made) if like.is_neg() else made

@@ -23,7 +23,7 @@ ARTIFACTS: dict[str, str] = {
     "guards": "what capture assumed of its inputs",
     "aot_graphs": "the joint graph, and the forward and backward it was cut into",
     "schedule": "kernels, their order and the memory plan",
-    "fusion": "each fusion considered: made or not, bytes saved, why",
+    "fusion": "each fusion considered: made or not, bytes saved, why; and how products are computed",
     "output_code": "generated source and the plan that runs it",
     "perf_hints": "what would make the program faster",
     "cudagraphs": "what was recorded for replay, what was decided for each input and output, and what was not, and why",
@@ -125,7 +125,7 @@ def _texts(event: Event) -> list[tuple[str, str]]:
         texts.append(("aot_graphs", str(event.product)))
     elif event.stage == "schedule":
         texts.append(("schedule", str(event.product)))
-        texts.append(("fusion", "\n".join(map(str, event.product.decisions))))
+        texts.append(("fusion", "\n".join(map(str, (*event.product.choices, *event.product.decisions)))))
     elif event.stage == "codegen":
         texts.append(("output_code", f"{event.product.source}\n{event.product}"))
     return texts

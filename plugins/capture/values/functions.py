@@ -387,6 +387,12 @@ class Partial(Callable_):
             t.guards.take("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
             if name in own:
                 return t.wrap(own[name], AttrSource(self.source, name))
+        if name == "__doc__":
+            return Constant(functools.partial.__doc__)
+        if name == "__module__":
+            return Constant(functools.partial.__module__)
+        if name == "__dict__" and self.object is not None and self.source is not None:
+            return t.wrap(vars(self.object), AttrSource(self.source, "__dict__"))
         if name == "__call__":
             return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
         return super().get_attr(t, name)

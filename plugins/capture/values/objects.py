@@ -333,6 +333,8 @@ class Instance(Value):
         for attribute, value in self.stores.items():
             if value is DELETED:
                 line(f"{r.constant(base)}.__delattr__({name}, {attribute!r})")
+            elif hides(r.t, look_up(r.t, self.kind, attribute)[1]):
+                line(f"{r.constant(base)}.__getattribute__({name}, '__dict__')[{attribute!r}] = {r.load(value)}")
             else:
                 line(f"{r.constant(base)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
 
@@ -371,6 +373,11 @@ class _HashedInstance:
 def is_data_descriptor(t: Tracer, raw: Any) -> bool:
     """Whether a class attribute takes precedence over the instance's own."""
     return any(look_up(t, type(raw), name)[0] is not None for name in ("__set__", "__delete__"))
+
+
+def hides(t: Tracer, raw: Any) -> bool:
+    """Whether a class attribute takes precedence over one of the instance's ``__dict__``; a slot has none there."""
+    return is_data_descriptor(t, raw) and not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
 
 
 class ExceptionInstance(Instance):
@@ -488,19 +495,19 @@ class InstanceDict(Value):
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 
-    def name_of(self, t: Tracer, key: Value, *, read: bool = False) -> str:
-        """The attribute that a key stands for; a slot or a property of that name is another thing.
+    def name_of(self, t: Tracer, key: Value, *, deleted: bool = False) -> str:
+        """The attribute that a key stands for; a slot of that name is another thing.
 
-        ``read``: a property keeps nothing under its name, so that the key can be asked for.
+        ``deleted``: where a descriptor has that name, it would be asked to delete.
         """
         name = t.constant_of(key)
         found = look_up(t, self.instance.kind, name)[1] if isinstance(name, str) else None
-        if not isinstance(name, str) or (is_data_descriptor(t, found) and not (read and isinstance(found, property))):
+        if not isinstance(name, str) or (is_data_descriptor(t, found) and (deleted or not hides(t, found))):
             raise Unsupported(f"{name!r} as a key of the __dict__ of {self.instance.describe()}")
         return name
 
     def get(self, t: Tracer, key: Value) -> Value | None:
-        name = self.name_of(t, key, read=True)
+        name = self.name_of(t, key)
         found = self.instance.own(t, name)
         if found is None:
             self.instance.assume_absent(t, name)
@@ -519,7 +526,7 @@ class InstanceDict(Value):
 
     def del_item(self, t: Tracer, key: Value) -> None:
         self.get_item(t, key)
-        self.instance.remove(t, self.name_of(t, key))
+        self.instance.remove(t, self.name_of(t, key, deleted=True))
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.get(t, item) is not None)

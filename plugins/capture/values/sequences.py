@@ -214,7 +214,7 @@ class NamedTuple(Tuple):
     def rebuild(self, r: Rebuilder) -> str:
         items = ", ".join(r.load(v) for v in self.items)
         if hasattr(self.kind, "_fields"):
-            return r.assign(f"{r.constant(tuple)}.__new__({r.constant(self.kind)}, [{items}])")
+            return r.assign(f"{r.constant(tuple)}.__new__({r.load(r.t.wrap_known(self.kind))}, [{items}])")
         return r.assign(f"{r.constant(self.kind)}([{items}])")
 
 

@@ -54,6 +54,13 @@ def test_a_product_by_a_view_that_nothing_else_takes_is_one_call(op: str) -> Non
     torch.testing.assert_close(run(list(given))[0], expected(op, *given), rtol=0, atol=0)
 
 
+def test_a_replaced_linear_of_the_program_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *args, **kwargs: pytest.fail("called"))
+    given = inputs()
+    found = load(product_plan("aten::addmm.out"))(list(given))[0]
+    torch.testing.assert_close(found, expected("aten::addmm.out", *given), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     "plan",
     [

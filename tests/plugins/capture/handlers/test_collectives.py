@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import warnings
 
 import pytest
 import torch
@@ -104,11 +105,32 @@ def compare_order(x, rank: int) -> None:
     assert orders[0] == orders[1]
 
 
+def says_that_ranks_differ(x, rank: int) -> None:
+    """One process compiles a sum, and the other one in its place a gathering, each beside the other's eager call."""
+    from torch.distributed import _functional_collectives as functional
+
+    programs = [
+        lambda v: functional.all_reduce(v, "sum", dist.group.WORLD) + 0,
+        lambda v: functional.all_gather_tensor(v, 0, dist.group.WORLD) + 0,
+    ]
+    said: list[str] = []
+    for number, program in enumerate(programs):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = turret.compile(program, options={"cache": False})(x) if rank == number else program(x)
+        torch.testing.assert_close(found, program(x))
+        said += [str(warning.message) for warning in caught if "compiled other collectives" in str(warning.message)]
+        dist.barrier()
+    assert len(said) == rank, said
+    assert not said or "is all_gather_into_tensor in process 1 and all_reduce in process 0" in said[0], said
+
+
 def process(rank: int) -> None:
     x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
     compare(functional, x)
     compare(in_place, x)
     compare_order(x, rank)
+    says_that_ranks_differ(x, rank)
 
 
 def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
