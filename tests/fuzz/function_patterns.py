@@ -306,6 +306,25 @@ class Patterns(Expressions):
         )
         self.bound("box", made)
 
+    @rule("simple", 0.5, "classes")
+    def named_tuple_made(self) -> None:
+        """A class that each call makes anew, and an instance of it."""
+        kind, t, i = self.name("Row").capitalize(), self.var("tensor"), self.some("int", 0)
+        default = self.one("3", "None", "(1, 2)")
+        self.line(f"{kind} = collections.namedtuple({kind!r}, 'left right', defaults=[{default}])")
+        made = self.name("row")
+        how = self.one(
+            f"{kind}({t}, {i})", f"{kind}(left={t})", f"{kind}._make([{t}, {i}])", f"{kind}({t})._replace(right={i})",
+        )  # fmt: skip
+        self.line(f"{made} = {how}")
+        self.line(
+            self.one(
+                f"log.append({made}.right)", f"log.append({made}._fields)", f"log.append(type({made}).__name__)",
+                f"log.append(list({made}._asdict()))", f"log.append(isinstance({made}, {kind}) and {made}[1])",
+            )
+        )  # fmt: skip
+        self.bind("tensor", f"{made}.left")
+
     @rule("simple", 1, "remembered")
     def remember(self) -> None:
         """Calls of functions that remember results.  They have no side effects: capture may make such a call."""
