@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.plugins.joint.sizes import guarded_apart, is_dense
+from turret.plugins.joint.sizes import guarded_apart, is_dense, is_empty
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -115,6 +115,12 @@ def _beta_is_not_negative(given: Given) -> None:
 
 def _divisible_by_alpha(given: Given) -> None:
     torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+
+
+def _has_elements(given: Given) -> None:
+    """``pixel_unshuffle`` of nothing is what it was given, and of both shuffles of nothing there is no gradient."""
+    if is_empty(given["self"].shape):
+        raise UnsupportedError("a pixel shuffle of a tensor without elements")
 
 
 def _have_elements(given: Given) -> None:
@@ -371,6 +377,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.bmm.default: _NO_BOOLS,
     aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
     aten._prelu_kernel.default: _NO_INTEGERS,
+    aten.pixel_shuffle.default: (_has_elements,),
+    aten.pixel_unshuffle.default: (_has_elements,),
     aten.pow.Tensor_Scalar: (_no_negative_power_of_integers,),
     aten.pow_.Scalar: (_no_negative_power_of_integers,),
     aten.pow.Tensor_Tensor: (_not_bools_alone("self", "exponent"),),
