@@ -63,6 +63,10 @@ class CaptureError(TurretError):
     """The program could not be captured as asked for (``fullgraph=True`` and a graph break, say)."""
 
 
+class MarkError(CaptureError, RuntimeError):
+    """A size that the program marked as dynamic cannot be what the mark promised: the program assumes what it is."""
+
+
 class RecompileError(TurretError, RuntimeError):
     """A call needs a compilation, and the stance is ``"fail_on_recompile"``."""
 

@@ -97,30 +97,93 @@ def test_no_function_makes_more_than_fourteen_decisions():
         for node in parsed(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 15
     }
-    assert {name for name in found if not name.startswith("plugins/capture/")} == set()
+    assert found == set()
 
 
 def private_names_of_torch(path: Path) -> set[str]:
-    """Torch's names with a part that begins with an underscore, as a module imports and reads them."""
+    """Torch's names with a part that begins with an underscore, as a module imports and reads them.
+
+    Operators are no less public for such a name (``torch.ops.aten._to_copy``).
+    """
     found = set()
     for node in parsed(path):
         if isinstance(node, ast.ImportFrom):
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.Attribute):
-            found.add(ast.unparse(node))
-    return {name for name in found if name.startswith("torch.") and re.search(r"\._[a-z]", name, re.IGNORECASE)}
+            found.add(dotted(node))
+        elif isinstance(node, ast.Call) and dotted(node.func) == "getattr":
+            found.update(f"{dotted(node.args[0])}.{name}" for name in texts_in(node.args[1]))
+    named = {name for name in found if re.match(r"torch(\.\w+)*\._[a-z]", name, re.IGNORECASE)}
+    return {name for name in named if not name.startswith("torch.ops.") and name not in DOCUMENTED}
 
 
-def test_private_names_of_torch_that_have_a_name_of_ours_are_used_under_that_alone():
+DOCUMENTED = frozenset(("torch._check",))
+"""Names that torch's manual has, for all their underscore."""
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` as it is written; what is no such name is empty."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else ""
+
+
+def texts_in(node: ast.AST) -> list[str]:
+    """The constant texts that a name is made of."""
+    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def modules_of(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_private_names_of_torch_are_named_in_torch_compat_alone():
     room = ROOT / "core" / "torch_compat"
-    ours = set().union(*map(private_names_of_torch, room.glob("*.py")))
-    modules = {name for name in ours if any(other.startswith(f"{name}.") for other in ours)}
-    assert {"torch._ops.OpOverload", "torch._C.DispatchKey"} <= ours - modules
-    paths = [path for name in ("core", "plugins") for path in (ROOT / name).rglob("*.py") if room not in path.parents]
+    used = set().union(*map(private_names_of_torch, room.glob("*.py")))
+    assert {"torch._ops.OpOverload", "torch._C.DispatchKey"} <= used
     found = {
         f"{path.relative_to(ROOT)} {name}"
-        for path in paths
-        if not path.is_relative_to(ROOT / "plugins" / "capture")
-        for name in private_names_of_torch(path) & (ours - modules)
+        for path in modules_of("core", "plugins")
+        if room not in path.parents
+        for name in private_names_of_torch(path)
     }
     assert found == set()
+
+
+def test_every_name_of_torch_compat_says_what_it_is():
+    for path in (ROOT / "core" / "torch_compat").glob("*.py"):
+        body = ast.parse(path.read_text()).body
+        for node, behind in zip(body, [*body[1:], None], strict=True):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or getattr(node, "value", None) is None:
+                continue
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
+            assert said or name == "__all__", f"{path.name}: {name} has no text behind it"
+
+
+@pytest.mark.parametrize("text", [
+    "import torch._ops", "from torch._C import _get_x", "torch._C.f()", "getattr(torch._C, '_f')",
+    "getattr(torch, f'_set_{name}')", "from torch.utils import _pytree",
+])  # fmt: skip
+def test_a_private_name_is_noticed(tmp_path, text):
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert private_names_of_torch(path)
+
+
+def test_torchs_own_compiler_is_imported_in_contrib_and_in_benchmarks_alone():
+    banned = re.compile(r"torch\._(dynamo|inductor|functorch)\b")
+    bridges = [ROOT / "tests" / name for name in ("benchmarks", "contrib")]
+    compared = {"tests/plugins/capture/interpreter/test_torch_functions.py torch._dynamo"}
+    found = {
+        f"{path.relative_to(ROOT)} {name}"
+        for path in modules_of("core", "plugins", "tests", "examples")
+        if not any(bridge in path.parents for bridge in bridges)
+        for name in private_names_of_torch(path)
+        if banned.match(name)
+    }
+    assert found == compared

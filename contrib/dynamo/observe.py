@@ -66,6 +66,10 @@ def guard_filter(context: CompileContext) -> Callable[[Any], list[bool]] | None:
     return keep
 
 
+_OBSERVED = "_turret_observed"
+"""Marks the wrapper of torch._dynamo's method."""
+
+
 def observe_breaks(context_of: Callable[[Any], CompileContext | None]) -> None:
     """Report every graph break from now on; ``context_of`` gives the context of a backend, or None for another's.
 
@@ -73,7 +77,7 @@ def observe_breaks(context_of: Callable[[Any], CompileContext | None]) -> None:
     configure; so its one method that every break passes through is wrapped, once a process.
     """
     original = getattr(InstructionTranslatorBase, "log_graph_break", None)
-    if original is None or hasattr(original, "_turret_observed"):
+    if original is None or hasattr(original, _OBSERVED):
         return
 
     @functools.wraps(original)
@@ -87,7 +91,7 @@ def observe_breaks(context_of: Callable[[Any], CompileContext | None]) -> None:
             context.emit("graph_break", stage="capture", name=translator.f_code.co_name, message=_break(reason, stack))
         return original(translator, *args, **kwargs)
 
-    observed._turret_observed = True
+    setattr(observed, _OBSERVED, True)
     InstructionTranslatorBase.log_graph_break = observed  # type: ignore[method-assign, assignment]
 
 

@@ -29,6 +29,10 @@ def with_own_errors(captured: Callable, fullgraph: bool) -> Callable:
             raise CaptureError(f"the program cannot be captured as one graph: {error}") from error
 
     # What torch._dynamo traces where one compiled callable calls another, and compiles where one is compiled again.
-    call._torchdynamo_inline = call._torchdynamo_orig_callable = captured
-    call._torchdynamo_wrapper_id = id(call)
+    marks = {
+        "_torchdynamo_inline": captured,
+        "_torchdynamo_orig_callable": captured,
+        "_torchdynamo_wrapper_id": id(call),
+    }
+    vars(call).update(marks)
     return call

@@ -34,7 +34,7 @@ def _tensors(node: fx.Node) -> list[fx.Node]:
 def _same_dtypes(node: fx.Node) -> str:
     """Operands that are cast on the way, to a dtype that the result need not tell, are left to eager."""
     operands = node.args[1:] if node.target is aten.where.self else _tensors(node)
-    dtypes = {dtype_of(n) for n in operands}
+    dtypes = {dtype_of(n) for n in operands if isinstance(n, fx.Node)}
     numbers = [a for a in node.args if isinstance(a, float)]
     if node.target is aten.where.self and dtypes == BOOL:
         return "a choice between bools"
@@ -50,14 +50,18 @@ def _has_dims(node: fx.Node) -> str:
 
 
 def _has_count(node: fx.Node) -> str:
-    sizes = node.args[0].meta["val"].shape
-    known = not _has_dims(node) and all(isinstance(sizes[d], int) for d in node.args[1])
+    if _has_dims(node):
+        return "a mean of a count that is a symbol"
+    source, dims = node.args[:2]
+    assert isinstance(source, fx.Node) and isinstance(dims, Sequence)
+    sizes = source.meta["val"].shape
+    known = all(isinstance(sizes[d], int) for d in dims)
     return "" if known else "a mean of a count that is a symbol"
 
 
 def _loses_nothing(node: fx.Node) -> str:
     order = [torch.bool, torch.int32, torch.int64, torch.float32]
-    old, new = dtype_of(node.args[0]), dtype_of(node)
+    old, new = dtype_of(_tensors(node)[0]), dtype_of(node)
     return "" if new == torch.bool or order.index(old) <= order.index(new) else f"{old} to {new}"
 
 

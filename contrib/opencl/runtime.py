@@ -36,7 +36,9 @@ class Driver:
     def compile(self, source: str) -> bytes:
         """The binary of a program."""
         try:
-            program = cl.Program(self.queue.context, source).build(["-cl-std=CL1.2", "-w"], cache_dir=False)
+            source_program = cl.Program(self.queue.context, source)
+            options = ["-cl-std=CL1.2", "-w"]
+            program = source_program.build(options, cache_dir=False)  # type: ignore[arg-type]  # False: no cache
             self.run(cl.Kernel(program, "turret"), 1, 0, 0, 0)  # no steps: PoCL makes the code for groups of one item
             return program.get_info(cl.program_info.BINARIES)[0]
         except cl.Error as error:
@@ -105,7 +107,7 @@ def opencl_device(host: type[Device]) -> Device:
 
         def load(self, plan: Plan, store: Any) -> PlanLibrary:
             try:
-                return OpenClLibrary(plan, find_library(plan.library, store))
+                return OpenClLibrary(plan, find_library(plan.needed_library, store).files)
             except cl.Error as error:
                 raise CodegenError(f"the OpenCL program of {plan.name} does not load: {error}") from error
 

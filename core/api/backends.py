@@ -20,7 +20,7 @@ class Eager:
     """``backend="eager"``: graphs run as they were captured."""
 
     @hookimpl
-    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable | None:
+    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable[..., Any] | None:
         """The graph itself, before autograd is traced."""
         return module.forward if scope == "captured" else None
 
@@ -29,7 +29,7 @@ class AotEager:
     """``backend="aot_eager"``: forward and backward are traced and cut, and run call by call."""
 
     @hookimpl
-    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable | None:
+    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable[..., Any] | None:
         """A traced graph as it is."""
         return module.forward if scope == "graph" else None
 
@@ -40,18 +40,18 @@ class FunctionBackend:
     ``given`` are the keywords that it gets besides: ``mode`` and ``options`` where ``turret.compile`` was given some.
     """
 
-    def __init__(self, function: Callable, given: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
         self.function, self.given = function, dict(given)
         self.plugin_name = name_of(function)
 
     @hookimpl
     def turret_compile_graph(
         self, module: fx.GraphModule, example_inputs: Sequence[Any], scope: Scope
-    ) -> Callable | None:
+    ) -> Callable[..., Any] | None:
         """What the function makes of a captured graph."""
         if scope != "captured":
             return None
-        made = self.function(module, list(example_inputs), **self.given)
+        made: Callable[..., Any] | None = self.function(module, list(example_inputs), **self.given)
         if made is None:
             raise PluginError("the backend returned None; expected a callable over the graph's inputs")
         return made
@@ -67,7 +67,7 @@ def named(name: str) -> Any | None:
     return None if kind is None else kind()
 
 
-def name_of(function: Callable) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """A function's name for messages."""
     inner = function.func if isinstance(function, functools.partial) else function
     module = getattr(inner, "__module__", None) or type(inner).__module__

@@ -16,14 +16,14 @@ from turret.errors import OptionError, StageError, TurretError, warn
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.storage.fork_safety import compiling
 
-Backend = str | Callable
+Backend = str | Callable[..., Any]
 
 OWN_BACKENDS = ("eager", "aot_eager")
 """Names of ``torch.compile``'s backends that run on Turret's own capture here, beside functions."""
 
 
 def compile(
-    model: Callable | None = None,
+    model: Callable[..., Any] | None = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -32,7 +32,7 @@ def compile(
     options: Mapping[str, Any] | None = None,
     plugins: Sequence[Any] = (),
     disable: bool = False,
-) -> Callable:
+) -> Callable[..., Any]:
     """Compile a function, a method or a module; arguments mean what they mean to ``torch.compile``.
 
     Args:
@@ -59,7 +59,7 @@ def compile(
         fullgraph=fullgraph, dynamic=dynamic, disable=disable, backend=backend, mode=mode, options=options,
         plugins=plugins,
     )  # fmt: skip
-    again = functools.partial(
+    again: Callable[..., Any] = functools.partial(
         compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
         plugins=plugins, disable=disable,
     )  # fmt: skip
@@ -84,15 +84,15 @@ def compile(
 
 
 def _compile_callable(
-    target: Callable,
+    target: Callable[..., Any],
     fullgraph: bool,
     dynamic: bool | None,
     mode: str | None,
     options: Mapping[str, Any] | None,
     plugins: Sequence[Any],
-) -> Callable:
+) -> Callable[..., Any]:
     # Stages import sympy; a program that names turret.compile and never calls it need not wait for that.
-    from turret.frames.guard_filter import taken_from
+    from turret.frames.filtering.guard_filter import taken_from
     from turret.hooks import plugin_manager
     from turret.pipeline.driver import Compiler
     from turret.pipeline.stage_calls import create_context
@@ -125,18 +125,19 @@ def _compile_callable(
         return target
     if captured is None:
         raise OptionError("no capture plugin took the callable; `turret plugins` lists those registered")
-    return captured
+    compiled: Callable[..., Any] = captured
+    return compiled
 
 
 def _compile_by_backend(
-    target: Callable,
+    target: Callable[..., Any],
     fullgraph: bool,
     dynamic: bool | None,
     backend: Backend,
     mode: str | None,
     options: Mapping[str, Any] | None,
     plugins: Sequence[Any],
-) -> Callable:
+) -> Callable[..., Any]:
     """Capture with Turret, and have graphs run eagerly or by what a function makes of them.
 
     Modes and options are Turret's, unless a function is the backend: then they are its own, as in torch.compile.
@@ -157,14 +158,14 @@ def _own_keywords(backend: Backend, mode: str | None, options: Mapping[str, Any]
 
 
 def _compile_elsewhere(
-    model: Callable,
+    model: Callable[..., Any],
     fullgraph: bool,
     dynamic: bool | None,
     backend: str,
     mode: str | None,
     options: Mapping[str, Any] | None,
     plugins: Sequence[Any],
-) -> Callable:
+) -> Callable[..., Any]:
     """Compile with another backend that torch.compile knows by name, whose modes and options are its own."""
     from turret.hooks.config import nearest
 
@@ -190,9 +191,10 @@ def reset() -> None:
     frame_hook.forget_captures()
 
 
-def disable(fn: Callable | None = None, *, recursive: bool = True) -> Callable:
+def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True) -> Callable[..., Any]:
     """Mark a function so that compiled code calls it as plain Python."""
-    return torch.compiler.disable(fn, recursive=recursive)
+    disabled: Callable[..., Any] = torch.compiler.disable(fn, recursive=recursive)  # type: ignore[no-untyped-call]
+    return disabled
 
 
 def is_compiling() -> bool:

@@ -18,7 +18,8 @@ class FunctionReport:
     ``title``: the user's function that the graph was captured from, where it is known.
     ``outputs``: ``fresh``, ``pool`` or ``legacy``.  ``decisions``: for each input and output of the latest recording
     what is done with it, and why.  ``rerecordings``: why it was recorded more than once, a reason each.
-    ``plain_calls``: calls that ran without a recording, by reason.  ``bytes_copied``: what a replay of the latest
+    ``plain_calls``: calls that ran without a recording, by reason; ``padded_calls``: how many were padded to another
+    size, whose recording served them.  ``bytes_copied``: what a replay of the latest
     recording copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
     """
 
@@ -30,6 +31,7 @@ class FunctionReport:
     recordings: int = 0
     replays: int = 0
     sizes: int = 0
+    padded_calls: int = 0
     rerecordings: tuple[str, ...] = ()
     plain_calls: dict[str, int] = attrs.field(factory=dict)
     decisions: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class FunctionReport:
             f"{self.title} ({self.name}) on {self.device}, outputs {self.outputs}: {counts}",
             f"  a replay copies {self.bytes_copied} bytes; {self.patched_nodes} of {self.nodes} nodes are patched",
         ]
+        lines += [f"  {self.padded_calls} calls were padded to a size that is recorded"] if self.padded_calls else []
         lines += [f"  recorded again: {reason}" for reason in self.rerecordings]
         lines += [f"  {count} calls ran without a recording: {reason}" for reason, count in self.plain_calls.items()]
         return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])

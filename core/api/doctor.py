@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -36,7 +37,7 @@ def _compiler() -> Check:
     from turret.errors import TurretError
     from turret.hooks.plugin_manager import default_manager
 
-    codegen = default_manager().get_plugin("turret.plugins.codegen.cpp")
+    codegen: Any = default_manager().get_plugin("turret.plugins.codegen.cpp")
     try:
         compiler = codegen.find_compiler()
         library, _ = codegen.compile_unit('extern "C" int turret_doctor() { return 0; }', compiler)
@@ -49,7 +50,7 @@ def _compiler() -> Check:
 def _openmp() -> Check:
     import torch
 
-    works = torch.backends.openmp.is_available()
+    works = torch.backends.openmp.is_available()  # type: ignore[no-untyped-call]
     return Check("OpenMP", works, f"{torch.get_num_threads()} threads", "install a torch build with OpenMP")
 
 
@@ -74,7 +75,7 @@ def _triton() -> Check:
     from turret.errors import TurretError
     from turret.hooks.plugin_manager import default_manager
 
-    codegen = default_manager().get_plugin("turret.plugins.codegen.triton")
+    codegen: Any = default_manager().get_plugin("turret.plugins.codegen.triton")
     try:
         return Check("Triton", True, codegen.triton_version())
     except TurretError:

@@ -13,6 +13,21 @@ from turret.hooks.hookspecs import hookimpl
 
 
 @attrs.frozen
+class BreakReason:
+    """Why a graph broke: ``reason``, and ``place``, the line of the program."""
+
+    reason: str
+    place: str
+
+    @classmethod
+    def of(cls, message: str) -> BreakReason:
+        """Of the message of a graph break: the place, perhaps the line's text, the reason, calls and a hint."""
+        place, *lines = (line.strip() for line in message.splitlines())
+        told = [line for line in lines if not line.startswith(("called from", "hint:"))]
+        return cls(told[-1] if told else "", place)
+
+
+@attrs.frozen
 class Explanation:
     """What was captured and compiled in one call.
 
@@ -20,7 +35,8 @@ class Explanation:
     ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
     eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: what capture
     followed and the joint trace traced once and repeated, a line each; ``not_recorded``: what graph capture leaves out,
-    and why.  A backward is not part of it.
+    and why; ``products``: how matrix products are computed where there was a choice, a line each with what every way
+    takes, and how many are so.  A backward is not part of it.
     """
 
     graphs: int
@@ -32,11 +48,35 @@ class Explanation:
     guards: int = 0
     reuses: tuple[str, ...] = ()
     not_recorded: tuple[str, ...] = ()
+    products: dict[str, int] = attrs.field(factory=dict)
+
+    ops_per_graph: tuple[tuple[Any, ...], ...] = ()
+    """Of each graph, what its nodes call: functions, and names of methods."""
 
     @property
     def graph_breaks(self) -> int:
         """How often capture left the graph."""
         return len(self.breaks)
+
+    @property
+    def graph_count(self) -> int:
+        """``graphs``, as ``torch._dynamo.explain`` has it."""
+        return self.graphs
+
+    @property
+    def graph_break_count(self) -> int:
+        """``graph_breaks``, as ``torch._dynamo.explain`` has it."""
+        return len(self.breaks)
+
+    @property
+    def op_count(self) -> int:
+        """Calls in all graphs, as ``torch._dynamo.explain`` has it."""
+        return sum(self.ops.values())
+
+    @property
+    def break_reasons(self) -> list[BreakReason]:
+        """``breaks``, as ``torch._dynamo.explain`` has them."""
+        return [BreakReason.of(message) for message in self.breaks]
 
     def __str__(self) -> str:
         externs = ", ".join(f"{count} {name}" for name, count in self.externs.items())
@@ -46,18 +86,21 @@ class Explanation:
         ]
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
         lines += [*self.reuses, *self.not_recorded]
+        lines += [f"{count} products {choice}" for choice, count in self.products.items()]
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
 class _Observer:
     def __init__(self) -> None:
         self.graphs, self.kernels, self.guards = 0, 0, 0
+        self.per_graph: list[tuple[Any, ...]] = []
         self.ops: Counter[str] = Counter()
         self.externs: Counter[str] = Counter()
         self.breaks: list[str] = []
         self.fallbacks: list[str] = []
         self.reuses: list[str] = []
         self.not_recorded: list[str] = []
+        self.products: Counter[str] = Counter()
 
     @hookimpl
     def turret_event(self, event: Event) -> None:
@@ -72,12 +115,14 @@ class _Observer:
         elif event.kind == "product" and event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
+            self.per_graph.append(tuple(n.target for n in calls))
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
         elif event.kind == "product" and event.stage == "guards":
             self.guards += len(event.product.guards)
         elif event.kind == "product" and event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
+            self.products.update(choice.told for choice in event.product.choices)
 
 
 def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
@@ -107,6 +152,8 @@ def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanat
             observer.guards,
             tuple(observer.reuses),
             tuple(observer.not_recorded),
+            dict(observer.products),
+            tuple(observer.per_graph),
         )
 
     return run

@@ -25,7 +25,7 @@ from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.trees import pytree
 
 
-def flat_inputs(f: Callable, *args: Any) -> list[torch.Tensor]:
+def flat_inputs(f: Callable[..., Any], *args: Any) -> list[torch.Tensor]:
     """The tensors that a call ``f(*args)`` is given, each once: what the stages' functions take as a graph's inputs.
 
     The parameters and buffers of ``f`` where it is a module (or a method of one) come first, then what ``args`` hold,
@@ -48,13 +48,13 @@ class Recorder:
         self.inputs: tuple[Any, ...] = ()
         self.outputs: list[Any] = []
 
-    def __call__(self, captured: CapturedGraph) -> Callable[..., tuple]:
+    def __call__(self, captured: CapturedGraph) -> Callable[..., tuple[Any, ...]]:
         if self.captured is not None:
             raise UnsupportedError("the program is more than one graph")
         self.captured = captured
         return self.call
 
-    def call(self, *inputs: Any) -> tuple:
+    def call(self, *inputs: Any) -> tuple[Any, ...]:
         """Called in place of the graph."""
         assert self.captured is not None
         self.inputs = inputs
@@ -151,7 +151,7 @@ def _outputs(
     return tuple(found)
 
 
-def checked(function: Callable[..., Any], parts: PartitionedGraph) -> Callable[..., tuple]:
+def checked(function: Callable[..., Any], parts: PartitionedGraph) -> Callable[..., tuple[Any, ...]]:
     """``function`` for inputs that are laid out as those of ``parts``; ``TurretError`` for others."""
     signature = parts.signature
     count = len(signature.inputs) - len(signature.bases)
@@ -161,7 +161,7 @@ def checked(function: Callable[..., Any], parts: PartitionedGraph) -> Callable[.
     apart = sharing_check(signature, examples, frozenset())
     assumed = _assumptions(examples)
 
-    def call(*inputs: Any) -> tuple:
+    def call(*inputs: Any) -> tuple[Any, ...]:
         if len(inputs) != count:
             raise TurretError(f"{parts.name} takes {count} inputs (turret.flat_inputs lists them); given {len(inputs)}")
         for number, (value, example) in enumerate(zip(inputs, examples, strict=True)):
@@ -185,14 +185,14 @@ def checked(function: Callable[..., Any], parts: PartitionedGraph) -> Callable[.
     return call
 
 
-def _layout(value: torch.Tensor) -> Callable[[Any], tuple]:
+def _layout(value: torch.Tensor) -> Callable[[Any], tuple[Any, ...]]:
     """``layout(sizes)``: shape and strides that an input must have."""
     from turret.ir.index import size_of_inputs
 
     rank = value.dim()
     read = compile_sizes(tuple(size_text(size_of_inputs(s)) for s in (*value.shape, *value.stride())))
 
-    def layout(sizes: Any) -> tuple:
+    def layout(sizes: Any) -> tuple[Any, ...]:
         numbers = read(sizes)
         return tuple(numbers[:rank]), tuple(numbers[rank:])
 
@@ -213,7 +213,7 @@ def _assumptions(examples: Sequence[Any]) -> list[tuple[str, Callable[[Any], boo
 
 def _may_hold(expr: Any, sizes: Any) -> bool:
     """Whether an assumption holds of sizes, or is about others."""
-    return expr.xreplace({s: sizes[s.name] for s in expr.free_symbols if s.name in sizes}) != False  # noqa: E712
+    return bool(expr.xreplace({s: sizes[s.name] for s in expr.free_symbols if s.name in sizes}) != False)  # noqa: E712
 
 
 def _check_kind(number: int, value: Any, example: torch.Tensor, differentiated: bool) -> None:

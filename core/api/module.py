@@ -31,13 +31,13 @@ class CompiledModule(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._turret_call(*args, **kwargs)
 
-    def __deepcopy__(self, memo: dict) -> nn.Module:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> nn.Module:
         return self._turret_compile(copy.deepcopy(self._turret_original, memo))
 
     def __copy__(self) -> nn.Module:
         return self._turret_compile(copy.copy(self._turret_original))
 
-    def __reduce_ex__(self, protocol: Any) -> tuple:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return (_rebuild, (self._turret_original, self._turret_compile))
 
 
@@ -84,7 +84,9 @@ def _forwarded(slot: types.MemberDescriptorType) -> property:
     )
 
 
-def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn.Module], nn.Module]) -> nn.Module:
+def wrap_module(
+    original: nn.Module, call: Callable[..., Any], compile_again: Callable[[nn.Module], nn.Module]
+) -> nn.Module:
     """A compiled twin of ``original``: ``isinstance`` of its class, sharing its state, calling ``call``.
 
     ``compile_again`` (picklable) compiles a copy of the original in the same way.  ``OptionError`` where no class can

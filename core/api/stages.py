@@ -43,7 +43,6 @@ from turret.hooks.products import (
     Target,
 )
 from turret.pipeline.graph_facts import interpreted, target_of_values
-from turret.pipeline.keys.graph_cache import Artifact
 from turret.pipeline.passes import give_values
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan import Plan
@@ -59,7 +58,7 @@ Executable = Plan | fx.GraphModule | BoxedCallable
 
 
 def captured_graph(
-    f: Callable,
+    f: Callable[..., Any],
     *args: Any,
     dynamic: bool = False,
     plugins: Sequence[Any] = (),
@@ -94,10 +93,10 @@ def captured_graph(
 
 
 def joint_graph(
-    f: Callable | CapturedGraph,
+    f: Callable[..., Any] | CapturedGraph,
     *args: Any,
     dynamic: bool = False,
-    decompositions: Mapping[Any, Callable | None] | None = None,
+    decompositions: Mapping[Any, Callable[..., Any] | None] | None = None,
     plugins: Sequence[Any] = (),
     options: Mapping[str, Any] | None = None,
 ) -> JointGraph:
@@ -150,13 +149,11 @@ def stage_graph(
     if role not in ("inference", "forward", "backward") or (role == "inference") != (parts.backward is None):
         known = "'inference'" if parts.backward is None else "'forward' or 'backward'"
         raise UnsupportedError(f"role is {role!r}; expected {known} of the partition {parts.name!r}")
-    which = "backward" if role == "backward" else "forward"
     with _pipeline(plugins, options) as pipeline:
-        module = _copy(getattr(parts, which))
+        module = _copy(parts.graph_of(role))
         target = target or target_of_values(_values(module))
-        return pipeline.stage_graph(
-            attrs.evolve(parts, **{which: module}), role, f"{parts.name}.{role}", target, frozenset()
-        )
+        copied = attrs.evolve(parts, backward=module) if role == "backward" else attrs.evolve(parts, forward=module)
+        return pipeline.stage_graph(copied, role, f"{parts.name}.{role}", target, frozenset())
 
 
 def place(graph: StageGraph, *, plugins: Sequence[Any] = (), options: Mapping[str, Any] | None = None) -> Placement:
@@ -240,7 +237,7 @@ def assemble(
     *,
     plugins: Sequence[Any] = (),
     options: Mapping[str, Any] | None = None,
-) -> Callable[..., tuple]:
+) -> Callable[..., tuple[Any, ...]]:
     """Join what runs the graphs of a partition into a function of the flat inputs that ``flat_inputs`` gives.
 
     It returns the leaves of the program's result as a tuple, writes to inputs as the program did, and is an autograd
@@ -255,19 +252,21 @@ def assemble(
     run = load(forward, plugins=plugins, options=options)
     run_backward = None if backward is None else load(backward, plugins=plugins, options=options)
     with _pipeline(plugins, options) as pipeline:
-        artifact = Artifact(None, parts.signature, len(parts.saved_tensors), len(parts.saved_sizes))
-        function = pipeline.runtime(parts.name, artifact, run, lambda given=None: None if given else run_backward)
+        saved = len(parts.saved_tensors), len(parts.saved_sizes)
+        function = pipeline.runtime(
+            parts.name, parts.signature, saved, run, lambda given=None: None if given else run_backward
+        )
     return checked(function, parts)
 
 
 class _Decompositions:
     """A plugin that brings one table."""
 
-    def __init__(self, table: Mapping[Any, Callable | None]) -> None:
+    def __init__(self, table: Mapping[Any, Callable[..., Any] | None]) -> None:
         self.table = table
 
     @hookimpl
-    def turret_decompositions(self) -> Mapping[Any, Callable | None]:
+    def turret_decompositions(self) -> Mapping[Any, Callable[..., Any] | None]:
         return self.table
 
 

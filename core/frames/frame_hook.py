@@ -8,12 +8,13 @@ import opcode
 import os
 import types
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from turret.storage.extension import Extension
+from turret.torch_compat.frames import frame_hook as torchs_frame_hook
+from turret.torch_compat.frames import skip_code
 
 
 class FrameKind(enum.IntEnum):
@@ -32,18 +33,23 @@ EXTENSION = Extension(
     enums=(FrameKind,),
 )
 
-set_torchs_callback = torch._C._dynamo.eval_frame.set_eval_frame
+set_torchs_callback = torchs_frame_hook.set_eval_frame
 """Sets what torch's own frame hook calls in this thread and returns what it called before; None keeps it off."""
 
 
 def keep_torch_off(code: types.CodeType) -> None:
     """Tell torch's own frame hook to leave frames of a code object alone."""
-    hook = torch._C._dynamo.eval_frame
-    if hasattr(hook, "skip_code"):
-        hook.skip_code(code)
-    else:
-        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
-        hook.set_code_exec_strategy(code, strategy)
+    skip_code(code)
+
+
+_DISABLED = "_torchdynamo_disable"
+
+
+def keep_torch_out(function: Callable[..., Any]) -> None:
+    """Tell torch's frame hook to leave a function's frames alone, and torch's compiled autograd its calls."""
+    assert isinstance(function, types.FunctionType)
+    keep_torch_off(function.__code__)
+    setattr(function, _DISABLED, True)
 
 
 captures: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,4 +76,4 @@ def load() -> Any:
 
 def invocations() -> int:
     """How many calls of compiled functions began in this process on threads that were in none."""
-    return load().invocations()
+    return int(load().invocations())

@@ -26,6 +26,7 @@ from turret.frames.sources import Source
 from turret.frames.trace_modes import AUTOCAST_DEVICES
 from turret.storage.extension import Extension
 from turret.storage.fork_safety import Lock, after_fork
+from turret.torch_compat.native import uses_cxx11_abi
 
 
 class StepKind(enum.IntEnum):
@@ -183,7 +184,9 @@ def _translate(guards: GuardSet, native: Any) -> GuardCheck:
 
     # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.
     modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)
-    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters, modes_checked)
+    left = tuple(made.left)
+    check: GuardCheck = native.tree(made.steps, made.checks, left, in_python, guards.parameters, modes_checked)
+    return check
 
 
 class _Left(Exception):
@@ -196,7 +199,7 @@ class _Translation:
     def __init__(self, native: Any) -> None:
         self.native = native
         self.steps: list[tuple[int, int, Any, int]] = []
-        self.checks: list[tuple[int, tuple[int, ...], Any, tuple, int]] = []
+        self.checks: list[tuple[int, tuple[int, ...], Any, tuple[Any, ...], int]] = []
         self.left: list[int] = []
         self.ranks: dict[int, int] = {}
         self.numbers: dict[Source, int] = {}
@@ -206,7 +209,7 @@ class _Translation:
     def add(self, number: int, guard: Guard) -> None:
         """Translate one guard, or leave it to Python."""
         try:
-            if guard.kind == "IS":
+            if guard.kind == "IS" and guard.source is not None:
                 self.ways.setdefault(guard.others[0], self.step(guard.source))
             kind, expected, numbers = self.check(guard)
             steps = tuple(self.step(s) for s in (guard.source, *guard.others) if s is not None)
@@ -225,7 +228,7 @@ class _Translation:
                 return False
         return True
 
-    def check(self, guard: Guard) -> tuple[str, Any, tuple]:
+    def check(self, guard: Guard) -> tuple[str, Any, tuple[Any, ...]]:
         """Kind, expected object and numbers of a native check."""
         expected = guard.expected
         match guard.kind:
@@ -253,7 +256,7 @@ class _Translation:
                 return guard.kind, None, self.modes(expected)
         raise _Left
 
-    def tensor(self, facts: Any) -> tuple:
+    def tensor(self, facts: Any) -> tuple[Any, ...]:
         """Properties of a tensor as the extension takes them."""
         dtype = str(facts.dtype).removeprefix("torch.")
         if facts.type not in (torch.Tensor, torch.nn.Parameter) or self.native.dtype_number(dtype) < 0:
@@ -266,7 +269,7 @@ class _Translation:
             facts.marks is not None, sum(1 << n for n in facts.marks or ()),
         )  # fmt: skip
 
-    def modes(self, state: tuple) -> tuple[int, ...]:
+    def modes(self, state: tuple[Any, ...]) -> tuple[int, ...]:
         """Torch's modes as numbers, in the extension's order; only where there are no modes in Python."""
         *flags, functions, dispatch, level = state
         if functions or level is not None:
@@ -276,7 +279,7 @@ class _Translation:
 
     def _mode(self, flag: Any) -> int:
         if isinstance(flag, torch.dtype):
-            return self.native.dtype_number(str(flag).removeprefix("torch."))
+            flag = self.native.dtype_number(str(flag).removeprefix("torch."))
         return int(flag)
 
     def step(self, source: Source) -> int:
@@ -351,7 +354,7 @@ def extension() -> Extension:
         "checking guards natively",
         flags=(
             "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
             f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
         ),
         facts=(torch.__version__,),

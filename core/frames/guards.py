@@ -10,20 +10,24 @@ from __future__ import annotations
 import math
 import reprlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 import numpy
 import torch
-from torch.utils._device import DeviceContext
 
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
+from turret.torch_compat.autograd import forward_ad_level
+from turret.torch_compat.dispatch import dispatch_keys_of
+from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.modes import (
+    DeviceContext,
     cudnn_attention_enabled,
     dispatch_mode_count,
+    fills_uninitialized_memory,
     flash_attention_enabled,
     function_mode_count,
     functorch_level,
@@ -82,7 +86,7 @@ class TensorProperties:
         """
         shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
         stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
-        keys = torch._C._dispatch_keys(value)
+        keys = dispatch_keys_of(value)
         leaf = value.is_leaf or not value.requires_grad
         known = None if marks is None else tuple(sorted(marks))
         return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
@@ -90,7 +94,7 @@ class TensorProperties:
     def holds(self, value: Any) -> bool:
         """Whether a value has these properties; no mode for torch's functions sees that they are asked for."""
         if function_mode_count():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return self._holds(value)
         return self._holds(value)
 
@@ -101,7 +105,7 @@ class TensorProperties:
             and value.dtype is self.dtype
             and value.device == self.device
             and value.requires_grad is self.requires_grad
-            and torch._C._dispatch_keys(value) == self.keys
+            and dispatch_keys_of(value) == self.keys
             and _match(value.shape, self.shape)
             and _match(value.stride(), self.stride)
             and (value.is_leaf or not value.requires_grad) is self.is_leaf
@@ -165,13 +169,13 @@ def global_state() -> tuple[Any, ...]:
         *autocast_state(),
         torch.is_autocast_cache_enabled(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        fills_uninitialized_memory(),
         flash_attention_enabled(),
         memory_efficient_attention_enabled(),
         math_attention_enabled(),
         cudnn_attention_enabled(),
         is_tracing(),
-        torch.autograd.forward_ad._current_level >= 0,
+        forward_ad_level() >= 0,
         function_modes(),
         dispatch_mode_count(),
         functorch_level(),
@@ -220,7 +224,7 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
 
 
@@ -384,6 +388,8 @@ class GuardSet:
             return f"tensor {guard.source}: {guard.expected.difference(found)}{where}"
         if guard.kind == "SIZES":
             return f"sizes: {guard.expected.format(guard.source, *guard.others)}{where}"
+        if guard.kind == "KEYS" and isinstance(found, Mapping):
+            return f"{guard.kind} {guard.source}: {_keys_that_differ(tuple(found), guard.expected)}{where}"
         if guard.kind == "GLOBAL_STATE":
             return _modes_that_differ(global_state(), guard.expected)
         return f"{guard}: found {_short(found)}{where}"
@@ -395,6 +401,25 @@ class GuardSet:
             if not single(function, *arguments):
                 return guard
         return None
+
+
+def _keys_that_differ(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    """What of a dictionary's keys is not as expected, in a few words."""
+    lists = {
+        "is new": [k for k in found if k not in expected],
+        "is missing": [k for k in expected if k not in found],
+    }
+    said = [f"{_listed(k)} {word if len(k) == 1 else 'are' + word[2:]}" for word, k in lists.items() if k]
+    return " and ".join(said) or f"the keys are in another order: {_listed(found)}, expected {_listed(expected)}"
+
+
+def _listed(keys: Sequence[Any]) -> str:
+    more = f" and {len(keys) - _MOST_KEYS} others" if len(keys) > _MOST_KEYS else ""
+    return ", ".join(map(_repr.repr, keys[:_MOST_KEYS])) + more
+
+
+_MOST_KEYS = 6
+"""Keys that a message names."""
 
 
 def read(source: Source | None, function: Any, arguments: tuple[Any, ...]) -> Any:

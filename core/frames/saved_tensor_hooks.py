@@ -6,18 +6,15 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-top_hooks: Callable[[bool], tuple[Callable, Callable] | None] = torch._C._autograd._top_saved_tensors_default_hooks
-"""``top_hooks(False)``: the pack and unpack hook that autograd uses now, or None."""
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 
 def raised_by_hook(error: BaseException) -> bool:
     """Whether the pack hook that autograd uses now has raised this, and no operation of a graph."""
-    hooks = top_hooks(False)
+    hooks = top_saved_tensor_hooks(False)
     if hooks is None:
         return False
     codes = {f.__code__ for f in _layers(hooks[0])}

@@ -58,6 +58,8 @@ class BoundSource(Source):
     __slots__ = ("_held", "_identity", "label")
     __match_args__ = ("label", "value")
     label: str
+    _held: Any
+    _identity: int
 
     def __init__(self, label: str, value: Any) -> None:
         for name, content in (("label", label), ("_held", self.hold(value)), ("_identity", id(value))):
@@ -101,12 +103,13 @@ class WeakSource(BoundSource):
         return self._held()
 
     @property
-    def reference(self) -> weakref.ref:
+    def reference(self) -> weakref.ref[Any]:
         """The weak reference to the object."""
-        return self._held
+        held: weakref.ref[Any] = self._held
+        return held
 
 
-class References(tuple):
+class References(tuple[Any, ...]):
     """Weak references to objects that generated code needs, and numbers of what it gives beside: among its globals."""
 
     __slots__ = ()
@@ -310,7 +313,7 @@ class SourceWriter:
 class SourceReader:
     """Reads sources in one call of a frame's function; each step is taken once, and what it raises is raised."""
 
-    def __init__(self, function: Any, arguments: tuple) -> None:
+    def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments
         self.found: dict[Source, Any] = {}
 
@@ -351,7 +354,7 @@ class SourceReader:
         raise TypeError(f"no way to read {source!r}")
 
 
-def dereference(references: References, given: tuple) -> tuple:
+def dereference(references: References, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """What weak references lead to, and what is given for numbers; raises ``ReferenceError`` where one is gone."""
     found = tuple(given[item] if isinstance(item, int) else item() for item in references)
     if any(value is None for value in found):
@@ -359,7 +362,8 @@ def dereference(references: References, given: tuple) -> tuple:
     return found
 
 
-def instance_dict(value: Any) -> dict:
+def instance_dict(value: Any) -> dict[Any, Any]:
     """The instance's own ``__dict__``, whatever its class makes of attribute access."""
     base = threading.local if isinstance(value, threading.local) else object  # that has one for each thread
-    return base.__getattribute__(value, "__dict__")
+    found: dict[Any, Any] = base.__getattribute__(value, "__dict__")
+    return found

@@ -12,10 +12,28 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch.utils._device import DeviceContext
 
-from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
-from turret.torch_compat.modes import function_mode_at, function_mode_count, set_grad_enabled
+from turret.torch_compat.autograd import set_autograd_compiler, set_saved_tensor_hooks_traced
+from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode, has_storage
+from turret.torch_compat.function_overrides import (
+    TorchFunctionState,
+    function_override_state,
+    pop_off_function_modes,
+    push_onto_function_modes,
+    set_function_override_state,
+)
+from turret.torch_compat.modes import (
+    DeviceContext,
+    attention_enabled,
+    function_mode_at,
+    function_mode_count,
+    peek_redispatch,
+    set_attention_enabled,
+    set_grad_enabled,
+)
+
+WROTE_NOTHING = "__turret_wrote_nothing__"
+"""An attribute of errors that ended a call before it wrote to anything."""
 
 
 def _with_autocast_keys() -> list[str]:
@@ -46,9 +64,10 @@ def autocast_state() -> tuple[bool | torch.dtype, ...]:
 
 def set_autocast_state(state: tuple[bool | torch.dtype, ...]) -> None:
     """Make ``autocast_state()`` what it was."""
-    for number, kind in enumerate(AUTOCAST_DEVICES):
-        torch.set_autocast_enabled(kind, state[2 * number])
-        torch.set_autocast_dtype(kind, state[2 * number + 1])
+    for kind, enabled, dtype in zip(AUTOCAST_DEVICES, state[::2], state[1::2], strict=True):
+        assert isinstance(enabled, bool) and isinstance(dtype, torch.dtype)
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
 
 
 def home_of(function: Any) -> Any:
@@ -100,13 +119,13 @@ def autograd_by_itself() -> Iterator[None]:
     It calls no hooks on saved tensors, which are for what the program computes, and hands no backward to
     ``torch._dynamo.compiled_autograd``.
     """
-    tracing = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
-    compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler(None, False)
+    tracing = set_saved_tensor_hooks_traced(True)
+    compiler = set_autograd_compiler(None, False)
     try:
         yield
     finally:
-        torch._C._dynamo.compiled_autograd.set_autograd_compiler(*compiler)
-        torch._C._autograd._saved_tensors_hooks_set_tracing(tracing)
+        set_autograd_compiler(*compiler)
+        set_saved_tensor_hooks_traced(tracing)
 
 
 class _Paused(threading.local):
@@ -118,13 +137,12 @@ _paused = _Paused()
 
 def torch_function_state() -> Any:
     """Who is asked for answers to torch's functions (``__torch_function__``) in the program of this thread."""
-    return torch._C._get_torch_function_state() if _paused.state is None else _paused.state
+    return function_override_state() if _paused.state is None else _paused.state
 
 
 def is_hop_skipped() -> bool:
     """Whether the next function of torch is to ask nobody (``torch.overrides.redispatch_function``)."""
-    peek = getattr(torch._C, "_peek_should_skip_torch_function", None)  # since torch 2.13
-    return peek is not None and peek()
+    return peek_redispatch is not None and peek_redispatch()
 
 
 @contextlib.contextmanager
@@ -135,29 +153,29 @@ def program_asked_nothing() -> Iterator[None]:
     """
     state, outer = torch_function_state(), _paused.state
     _paused.state = state
-    states = torch._C._TorchFunctionState
-    torch._C._set_torch_function_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
+    states = TorchFunctionState
+    set_function_override_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
     try:
         yield
     finally:
         _paused.state = outer
-        torch._C._set_torch_function_state(state)
+        set_function_override_state(state)
 
 
 @contextlib.contextmanager
 def program_put_aside() -> Iterator[None]:
     """Within ``program_asked_nothing``: the compiler's own classes are asked again, and no mode of the program."""
     modes = modes_in_use() if has_modes() else []
-    state = torch._C._get_torch_function_state()
+    state = function_override_state()
     for _ in modes:
-        torch._C._pop_torch_function_stack()
-    torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+        pop_off_function_modes()
+    set_function_override_state(TorchFunctionState.ENABLED)
     try:
         yield
     finally:
-        torch._C._set_torch_function_state(state)
+        set_function_override_state(state)
         for mode in modes:
-            torch._C._push_on_torch_function_stack(mode)
+            push_onto_function_modes(mode)
 
 
 def has_modes() -> bool:
@@ -170,30 +188,32 @@ def modes_in_use() -> list[Any]:
     return [function_mode_at(n) for n in range(function_mode_count())]
 
 
-ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
-"""Kernels of scaled_dot_product_attention that may be allowed or not."""
-
-SETTERS: frozenset[Callable] = frozenset(
+SETTERS: frozenset[Callable[..., Any]] = frozenset(
     {
         set_grad_enabled,
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
-        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
+        *set_attention_enabled.values(),
     }
 )
 """Functions that set a mode of the thread; a captured graph calls them where the program enters or leaves one."""
 
 
-def mode_values() -> dict[tuple[Callable, tuple], tuple]:
+ModeValues = dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]]
+
+
+def mode_values() -> ModeValues:
     """For every mode the setter with its leading arguments, and the value that it has now."""
-    found: dict[tuple[Callable, tuple], tuple] = {(set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    found: dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]] = {
+        (set_grad_enabled, ()): (torch.is_grad_enabled(),)
+    }
     for device in AUTOCAST_DEVICES:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
         found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
     found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
-    for name in ATTENTION:
-        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
+    for name, setter in set_attention_enabled.items():
+        found[setter, ()] = (attention_enabled[name](),)
     return found
 
 
@@ -219,13 +239,13 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
             if not watch.wrote():
-                error.__turret_wrote_nothing__ = True
+                setattr(error, WROTE_NOTHING, True)
             raise
 
     return run
 
 
-class _Versions(contextlib.nullcontext):
+class _Versions(contextlib.nullcontext[None]):
     """Whether tensors are written to, by autograd's counts."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -236,16 +256,18 @@ class _Versions(contextlib.nullcontext):
         return any(tensor._version != version for tensor, version in self._before)
 
 
-class _Writes(TorchDispatchMode):
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Whether memory of some tensors is written to, seen op by op: autograd does not count every write."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._memory = {v.untyped_storage()._cdata for v in tensors if _has_storage(v)}
         self._all_known = all(map(_has_storage, tensors))
         self._found = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func._schema.is_mutable and not self._found:
             from turret.graph.op_traits import written_tensors  # a warm start has no use for it
@@ -259,14 +281,14 @@ class _Writes(TorchDispatchMode):
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and torch._C._has_storage(tensor)
+    return tensor.layout is torch.strided and has_storage(tensor)
 
 
 def wrote_nothing(error: BaseException) -> bool:
     """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs."""
-    return getattr(error, "__turret_wrote_nothing__", False)
+    return getattr(error, WROTE_NOTHING, False)
 
 
-def autocast_disabled() -> contextlib.AbstractContextManager:
+def autocast_disabled() -> contextlib.AbstractContextManager[Any]:
     """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
     return DisableAutocast()

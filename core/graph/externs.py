@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.vouched_ops import voucher
+from turret.hooks.registration.vouched_ops import voucher
 from turret.torch_compat.ops import HigherOrderOperator
 
 
@@ -31,12 +33,72 @@ _PLANNED = {
 result of their own and copy it, which gains nothing)."""
 
 
+def recorded_variant(op: Any) -> str | None:
+    """The name of the overload by which a recording has ``op`` write its one tensor result to memory it is given.
+
+    It may cost the host more than the op itself, which a recording pays once.
+    """
+    planned = out_variant(op)
+    return _RECORDED.get(op) if planned is None else op_name(planned)
+
+
+_RECORDED = {torch.ops.aten.convolution.default: "turret::convolution.out"}
+
+
+def unset_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """Positions of results that a call leaves as its memory was, and that nobody looks at: any memory will do.
+
+    Attention without dropout gives states of generators that its gradient does not read.
+    """
+    if op not in _ATTENTION or drops_out(op, args, kwargs):
+        return frozenset()
+    return frozenset(n for n, result in enumerate(op._schema.returns) if result.name in _GENERATOR_STATES)
+
+
+def drops_out(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of attention, or of its gradient, has dropout."""
+    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
+    return given.get("dropout_p", 0.0) != 0.0
+
+
+def generator_states(op: Any) -> tuple[int, ...]:
+    """Positions of arguments that are states of generators, which attention gave for its gradient.
+
+    They lie on the host, or on the device where a graph capture was under way as they were made; a gradient looks for
+    them in the same way, and does not look at them without dropout.
+    """
+    if op not in _GRADIENTS_OF_ATTENTION:
+        return ()
+    return tuple(n for n, argument in enumerate(op._schema.arguments) if argument.name in _GENERATOR_STATES)
+
+
+_ATTENTION = frozenset(
+    (
+        torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    )
+)
+_GRADIENTS_OF_ATTENTION = frozenset(
+    (
+        torch.ops.aten._scaled_dot_product_flash_attention_backward.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention_backward.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default,
+    )
+)
+_GENERATOR_STATES = ("philox_seed", "philox_offset", "rng_state", "unused")
+
+
 @functools.cache
 def may_return_alias(op: Any) -> bool:
-    """True where a result may share memory with an argument: by the schema, or for some strides alone."""
+    """True where a result may share memory with an argument: by the schema, or for some strides alone.
+
+    A collective counts: what it is given must lie where it is until somebody has waited for its result, which is the
+    memory that a wait for it returns.
+    """
     if isinstance(op, HigherOrderOperator):
         return False  # branches copy what they would hand through
-    return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS
+    return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS or is_collective(op)
 
 
 _SOMETIMES_ALIAS = frozenset(
@@ -94,6 +156,7 @@ def _resolve(name: str) -> Any:
 def define_own_ops() -> None:
     """Make the operators of the namespace ``turret`` known, which what was stored may name."""
     import turret.graph.ops.failing_ops
+    import turret.graph.ops.library_ops
     import turret.graph.ops.memory_ops
     import turret.graph.ops.random_ops  # noqa: F401
 

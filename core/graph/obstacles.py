@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.graph.externs import op_name
+from turret.graph.op_traits import is_collective
 from turret.storage.codec import record
 from turret.torch_compat.ops import OpOverload
 
@@ -40,7 +41,6 @@ _DETERMINISTIC = frozenset(
 )
 """ATen ops that take another way where ``torch.use_deterministic_algorithms`` holds."""
 
-_COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"))
 _RANDOM_STATE = frozenset(("run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"))
 _MASKS = (torch.bool, torch.uint8)
 
@@ -68,10 +68,13 @@ def short_name(op: Any) -> str:
     return op_name(op).removesuffix(".default").removesuffix(".graph")
 
 
-def why_not_recorded(op: Any, arguments: Sequence[Any], index_dtypes: Iterable[torch.dtype] = ()) -> str:
+def why_not_recorded(
+    op: Any, arguments: Sequence[Any], index_dtypes: Iterable[torch.dtype] = (), collectives: bool = False
+) -> str:
     """Why a graph capture cannot record a call, as the rest of a sentence about it; empty where it can.
 
     ``arguments``: all of them in the schema's order, as far as given.  ``index_dtypes``: those of the tensors in lists.
+    ``collectives``: their backend can be recorded.
     """
     if not isinstance(op, OpOverload):
         return _why_not_higher_order(op)
@@ -82,6 +85,8 @@ def why_not_recorded(op: Any, arguments: Sequence[Any], index_dtypes: Iterable[t
         return _why_not_deterministic(name)
     if op.namespace == "aten" and name in _checked_names() and _asked_to_check(op, arguments):
         return "checks on the host whether it succeeded (check_errors)"
+    if is_collective(op) and not collectives:
+        return "is a collective, which waits for other processes (cudagraph_collectives records it)"
     return _why_not_op(op) or (_why_not_deterministic(name) if op.namespace == "aten" else "")
 
 
@@ -103,8 +108,6 @@ def _why_not_op(op: OpOverload) -> str:
     waits = op.namespace == "aten" and {name, f"{name}.{op._overloadname}"} & _waiting_names()
     if torch.Tag.data_dependent_output in op.tags or waits:
         return "waits on the host for values of the device"
-    if op.namespace in _COLLECTIVES:
-        return "is a collective, which waits for other processes"
     if op.namespace == "turret" and name == "fail":
         return "raises an error"
     return ""

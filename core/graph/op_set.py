@@ -23,7 +23,7 @@ from torch import fx
 
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, load_prims
 
 
 class Family(enum.Enum):
@@ -166,7 +166,7 @@ def resolve(name: str) -> Any | None:
 def _load_namespace(namespace: str) -> None:
     """Load the module that defines the ops of a namespace which torch or Turret defines lazily."""
     if namespace == "prims":
-        import torch._prims  # noqa: F401
+        load_prims()
     elif namespace == "turret":
         import turret.graph.ops.memory_ops
         import turret.graph.ops.random_ops  # noqa: F401

@@ -73,6 +73,13 @@ def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return found
 
 
+def overload_of(node: fx.Node) -> OpOverload:
+    """The op that a node calls; ``TypeError`` for a call of anything else."""
+    if not isinstance(node.target, OpOverload):
+        raise TypeError(f"{node.name} calls {node.target!r}, expected an overload of an op (torch.ops.aten.add.Tensor)")
+    return node.target
+
+
 @functools.cache
 def is_random_op(target: Any) -> bool:
     """Whether running an op twice gives two different results (it draws from a generator)."""
@@ -85,11 +92,24 @@ def is_mutating_op(target: Any) -> bool:
     return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
+_COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"))
+"""Namespaces of the ops that talk to other processes, and of waiting for what they say."""
+
+
+def is_collective(target: Any) -> bool:
+    """Whether an op talks to other processes, or waits for them.
+
+    All processes call the same ones in the same order: none is dropped, merged, run again or put before another, which
+    another process, with other sizes or other uses of the result, might do otherwise.
+    """
+    return isinstance(target, OpOverload) and target.namespace in _COLLECTIVES
+
+
 @functools.cache
 def _has_effect(target: Any) -> bool:
     if isinstance(target, OpOverload):
         name = target._schema.name.split("::")[-1]
-        return target._schema.is_mutable or name.startswith(_EFFECT_NAMES)
+        return target._schema.is_mutable or name.startswith(_EFFECT_NAMES) or is_collective(target)
     return isinstance(target, HigherOrderOperator)
 
 
@@ -173,7 +193,7 @@ def view_base(node: fx.Node) -> fx.Node | None:
     """The argument whose storage a view shares, or None when the node is not a view."""
     if not is_view(node):
         return None
-    for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
+    for value, argument in zip(node.args, overload_of(node)._schema.arguments, strict=False):
         if argument.alias_info is not None and isinstance(value, fx.Node):
             return value
     return None
@@ -256,11 +276,11 @@ def is_random_call(node: fx.Node) -> bool:
     """Whether this call draws random numbers: attention without dropout carries the tag but draws none."""
     if node.op != "call_function" or not is_random_op(node.target):
         return False
-    names = [argument.name for argument in node.target._schema.arguments]
-    if "dropout_p" not in names:
+    arguments = overload_of(node)._schema.arguments
+    position = next((n for n, argument in enumerate(arguments) if argument.name == "dropout_p"), None)
+    if position is None:
         return True
-    position = names.index("dropout_p")
-    default = node.target._schema.arguments[position].default_value
+    default = arguments[position].default_value
     dropout = node.args[position] if len(node.args) > position else node.kwargs.get("dropout_p", default)
     return bool(dropout != 0.0)
 

@@ -8,54 +8,150 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
+from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function
 
 
 @attrs.frozen
 class WrapperForm:
-    """What a wrapper is beside the tensors in it: its class, their names, what it says of itself, and its layout."""
+    """What a wrapper is beside the tensors in it: its class, their names, what it says of itself, and its layout.
+
+    ``spread``: over which processes it is spread, of one that is (a ``DTensor``).
+    """
 
     kind: type
     names: tuple[str, ...]
     context: Any = attrs.field(hash=False)
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[int, ...] = attrs.field(eq=False)
+    stride: tuple[int, ...] = attrs.field(eq=False)
     requires_grad: bool
-    inner: tuple[WrapperForm | None, ...]
-    """The forms of tensors in it that are wrappers, too."""
+    inner: tuple[WrapperForm | Mesh | None, ...]
+    """The forms of tensors in it that are wrappers, too, and meshes in it; None for plain tensors."""
+    spread: Spread | None = None
+    like: int | None = None
+    """The number of a plain tensor in it that has its layout; a wrapper made of other tensors has theirs."""
+    own_layout: tuple[tuple[int, ...], ...] | None = None
+    """Size and stride that no tensor in it tells."""
 
     @classmethod
     def of(cls, value: Any) -> WrapperForm:
         """The form of a wrapper.  ``UnsupportedError`` for one that holds what is no strided tensor."""
         names, context = value.__tensor_flatten__()
-        parts = [getattr(value, name) for name in names]
-        for part in parts:
-            if not is_wrapper(type(part)) and (not isinstance(part, torch.Tensor) or part.layout is not torch.strided):
-                raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
-        inner = tuple(cls.of(part) if is_wrapper(type(part)) else None for part in parts)
-        layout = tuple(value.shape), tuple(value.stride()), value.requires_grad
-        return cls(type(value), tuple(names), context, *layout, inner)
+        inner = tuple(cls._inner(value, getattr(value, name)) for name in names)
+        layout, spread = (tuple(value.shape), tuple(value.stride())), Spread.of(value)
+        like = None
+        if spread is None and not is_in_flight(type(value)):
+            parts = enumerate(zip(names, inner, strict=True))
+            like = next((n for n, (m, f) in parts if f is None and _has_layout(getattr(value, m), *layout)), None)
+        own = None if like is not None or isinstance(value, NestedTensor) else layout
+        return cls(type(value), tuple(names), context, *layout, value.requires_grad, inner, spread, like, own)
+
+    @classmethod
+    def _inner(cls, value: Any, part: Any) -> WrapperForm | Mesh | None:
+        if is_wrapper(type(part)):
+            return cls.of(part)
+        if is_mesh(part):
+            return Mesh(part)
+        if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
+            raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
+        return None
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value is a wrapper of this form."""
+        if type(value) is not self.kind or not isinstance(value, torch.Tensor):
+            return False
+        if value.requires_grad is not self.requires_grad:
+            return False
+        flatten: Any = getattr(value, "__tensor_flatten__")  # noqa: B009 - tensors of such classes have it
+        names, context = flatten()
+        if tuple(names) != self.names or context != self.context or not self._has_its_layout(value):
+            return False
+        held = zip(self.names, self.inner, strict=True)
+        return all(_fits(form, getattr(value, name)) for name, form in held)
+
+    def _has_its_layout(self, value: Any) -> bool:
+        if self.like is not None:
+            return _has_layout(getattr(value, self.names[self.like]), tuple(value.shape), tuple(value.stride()))
+        if self.own_layout is None:
+            return len(value.shape) == len(self.size)
+        return _has_layout(value, *self.own_layout)
 
     def count(self) -> int:
         """Plain tensors in it."""
-        return sum(1 if form is None else form.count() for form in self.inner)
+        return sum(f.count() if isinstance(f, WrapperForm) else f is None for f in self.inner)
 
     def parts(self, value: Any) -> list[torch.Tensor]:
         """The plain tensors in a wrapper, in order."""
         found: list[torch.Tensor] = []
         for name, form in zip(self.names, self.inner, strict=True):
-            part = getattr(value, name)
-            found += [part] if form is None else form.parts(part)
+            if isinstance(form, WrapperForm):
+                found += form.parts(getattr(value, name))
+            elif form is None:
+                found.append(getattr(value, name))
         return found
 
     def build(self, parts: list[Any]) -> Any:
         """A wrapper of this form around plain tensors, which it takes off ``parts``."""
-        held = {n: parts.pop(0) if f is None else f.build(parts) for n, f in zip(self.names, self.inner, strict=True)}
-        return self.kind.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        held: dict[str, Any] = {}
+        for name, form in zip(self.names, self.inner, strict=True):
+            if isinstance(form, Mesh):
+                held[name] = form.mesh
+            else:
+                held[name] = parts.pop(0) if form is None else form.build(parts)
+        size, stride = self.size, self.stride
+        if self.like is not None:
+            alike = held[self.names[self.like]]
+            size, stride = alike.shape, alike.stride()
+        elif issubclass(self.kind, NestedTensor):
+            size = self._ragged(held)
+        return self.kind.__tensor_unflatten__(held, self.context, size, stride)  # type: ignore[attr-defined]
+
+    def _ragged(self, held: dict[str, Any]) -> tuple[Any, ...]:
+        """The size of a nested tensor, with a symbol for its ragged one where its offsets are fake: they keep it."""
+        source, number = held.get("_lengths", held["_offsets"]), self.context["ragged_idx"]
+        if not isinstance(source, FakeTensor):
+            return self.size
+        if source.nested_int_memo is None:
+            known = self.size[number].node.nested_int()  # type: ignore[attr-defined]
+            source.nested_int_memo = source.fake_mode.create_symbolic_nested_int(nt_tensor_id=known)
+        return (*self.size[:number], source.nested_int_memo, *self.size[number + 1 :])
+
+    def gradient_parts(self, gradient: Any) -> list[torch.Tensor]:
+        """The plain tensors in a gradient of a wrapper of this form.  ``UnsupportedError`` for one of another class."""
+        if is_in_flight(self.kind):
+            return [gradient.wait() if is_in_flight(type(gradient)) else gradient]
+        if type(gradient) is not self.kind:
+            raise UnsupportedError(f"a gradient of a {self.kind.__qualname__} that is a {type(gradient).__qualname__}")
+        return self.parts(gradient if self.spread is None else self.spread.place_gradient(gradient))
+
+    def build_gradient(self, parts: list[Any]) -> Any:
+        """A gradient of a wrapper of this form around the plain tensors that ``gradient_parts`` gives."""
+        if self.spread is None and not is_in_flight(self.kind):
+            return self.build(parts)
+        (local,) = parts
+        return local if self.spread is None else self.spread.gradient(local, self.size, self.stride)
+
+
+def _has_layout(part: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    return tuple(part.shape) == size and tuple(part.stride()) == stride
+
+
+def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
+    if isinstance(form, WrapperForm):
+        return form.fits(part)
+    if isinstance(form, Mesh):
+        return form.mesh is part or (is_mesh(part) and form == Mesh(part))
+    return isinstance(part, torch.Tensor) and not is_wrapper(type(part)) and part.layout is torch.strided
 
 
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a class wrap others and say how."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def nested_attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``scaled_dot_product_attention`` of nested tensors, who answer for it."""
+    return jagged_torch_function(torch.nn.functional.scaled_dot_product_attention, *args, **kwargs)
 
 
 @attrs.frozen(eq=False)
@@ -86,25 +182,32 @@ class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
         ctx.form = form
-        return form.build([part.detach() for part in parts])
+        return form.build([_without_history(part) for part in parts])
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-        if type(gradient) is not ctx.form.kind:
-            raise UnsupportedError(
-                f"a gradient of a {ctx.form.kind.__qualname__} that is a {type(gradient).__qualname__}"
-            )
-        return None, *ctx.form.parts(gradient)
+        return None, *(p if _is_differentiable(p) else None for p in ctx.form.gradient_parts(gradient))
 
 
 class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
-        parts = [part.detach() for part in form.parts(value)]
-        ctx.mark_non_differentiable(*(p for p in parts if not p.dtype.is_floating_point and not p.dtype.is_complex))
+        ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
+        parts = [_without_history(part) for part in form.parts(value)]
+        ctx.mark_non_differentiable(*(p for p in parts if not _is_differentiable(p)))
         return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, ctx.form.build(list(gradients))
+        parts = [given if own is None else own for given, own in zip(gradients, ctx.fixed, strict=True)]
+        return None, ctx.form.build_gradient(parts)
+
+
+def _is_differentiable(part: torch.Tensor) -> bool:
+    return part.dtype.is_floating_point or part.dtype.is_complex
+
+
+def _without_history(part: torch.Tensor) -> torch.Tensor:
+    """A tensor for another wrapper; one that has no gradients is the same: nested tensors compare their offsets."""
+    return part.detach() if _is_differentiable(part) else part

@@ -49,7 +49,8 @@ class Costs:
     """What arithmetic costs on a device, for those who weigh it against memory traffic.
 
     Four classes of operations, in bytes of traffic that take as long as one element's; ``flops_per_byte``:
-    floating-point operations of a library kernel that take as long as one byte.
+    floating-point operations of a library kernel that take as long as one byte; ``launch_bytes``: bytes of traffic that
+    take as long as the launch of a kernel behind another (0: kernels of a call are functions of one library).
     """
 
     cheap: float = 0.01
@@ -57,6 +58,40 @@ class Costs:
     transcendental: float = 0.1
     random: float = 1.0
     flops_per_byte: float = 100.0
+    launch_bytes: int = 0
+
+
+@attrs.frozen
+class ProductTime:
+    """What one way of computing matrix products in a half type takes: ``launch`` microseconds, and beside it what it
+    reads and writes at ``bytes_rate`` bytes a microsecond, or its arithmetic at ``flops_rate`` operations a
+    microsecond, whichever is longer."""
+
+    launch: float
+    bytes_rate: float
+    flops_rate: float
+
+    def microseconds(self, bytes_moved: float, flops: float) -> float:
+        """The time of a product."""
+        return self.launch + max(bytes_moved / self.bytes_rate, flops / self.flops_rate)
+
+
+@attrs.frozen
+class ProductCosts:
+    """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
+
+    ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles.
+
+    ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
+    rows of an operand or of the result begin at no multiple of 16 bytes.
+    """
+
+    library: ProductTime
+    rows: ProductTime
+    thin: ProductTime
+    tiles: ProductTime
+    kernel: ProductTime
+    misaligned: float
 
 
 @attrs.frozen(eq=False)
@@ -117,6 +152,17 @@ class Device(abc.ABC):
 
         Raises ``CodegenError`` where it cannot be loaded, ``CacheError`` where it is gone.
         """
+
+    def driver(self, index: int) -> str:
+        """Version of the driver of one device, which choices by measured times are kept under; empty for none."""
+        return ""
+
+    def products(self, arch: str) -> ProductCosts | None:
+        """What matrix products take on devices of an architecture; None where all of them stay calls of the library.
+
+        Only what was measured should be said here: who is asked takes the cheapest.
+        """
+        return None
 
     def is_available(self) -> bool:
         """Whether code can run here, rather than be compiled for another machine."""

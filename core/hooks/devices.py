@@ -15,19 +15,21 @@ import pluggy
 import torch
 
 from turret.errors import PluginError
-from turret.hooks.blame import claim
 from turret.hooks.device_types import (
     Allocator,
     Costs,
     Device,
     KernelFamily,
     PlanLibrary,
+    ProductCosts,
+    ProductTime,
     Properties,
     Segment,
     UnknownDevice,
 )
 from turret.hooks.host import HOST, INDEX_ERROR, OUT_OF_BOUNDS, OUT_OF_RANGE, ZERO_DIVISION
 from turret.hooks.plugin_manager import default_manager, first_result
+from turret.hooks.registration.blame import claim
 
 __all__ = [
     "HOST",
@@ -40,6 +42,8 @@ __all__ = [
     "Device",
     "KernelFamily",
     "PlanLibrary",
+    "ProductCosts",
+    "ProductTime",
     "Properties",
     "Segment",
     "UnknownDevice",

@@ -19,9 +19,14 @@ import attrs
 import torch
 
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.native import storage_at
 
 WORD = 8
 """Bytes of an address."""
+
+
+WorkKind = Literal["kernel", "copy", "clear", "other"]
+"""What a piece of recorded work does."""
 
 
 @attrs.frozen
@@ -31,7 +36,7 @@ class RecordedNode:
     What cannot be patched is ``other``; without arguments it is not known which memory it works on.
     """
 
-    kind: Literal["kernel", "copy", "clear", "other"]
+    kind: WorkKind
     name: str
     arguments: bytes = b""
 
@@ -71,16 +76,19 @@ class Moved:
 class RecordedCall:
     """A library call that was recorded: its nodes by number, and where tensors lie that it was given, with their bytes.
 
-    It works on nothing else, but for memory that it took itself.
+    It works on nothing else, but for memory that it took itself.  ``stays``: it works where it was recorded, whatever
+    its words say: a collective tells other processes where its memory lies, or keeps that elsewhere.
     """
 
     nodes: range
     memory: tuple[tuple[int, int], ...]
+    stays: bool = False
 
     @classmethod
-    def of(cls, nodes: range, tensors: Iterable[torch.Tensor]) -> RecordedCall:
+    def of(cls, nodes: range, tensors: Iterable[torch.Tensor], stays: bool = False) -> RecordedCall:
         """A call that was given these tensors."""
-        return cls(nodes, tuple((t.data_ptr(), extent(t.shape, t.stride()) * t.dtype.itemsize) for t in tensors))
+        memory = tuple((t.data_ptr(), extent(t.shape, t.stride()) * t.dtype.itemsize) for t in tensors)
+        return cls(nodes, memory, stays)
 
     def works_on(self, address: int, nbytes: int) -> bool:
         """Whether memory may be that of a tensor it was given."""
@@ -88,9 +96,12 @@ class RecordedCall:
 
 
 class CallObserver(Protocol):
-    """Who is told of library calls and copies while work is recorded: before each, with its tensors, and after it."""
+    """Who is told of library calls and copies while work is recorded: before each, with its tensors, and after it.
 
-    def begin(self, tensors: Sequence[torch.Tensor]) -> None: ...
+    ``stays``: the call works where it is recorded (``RecordedCall.stays``).
+    """
+
+    def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None: ...
 
     def end(self) -> None: ...
 
@@ -204,7 +215,7 @@ def tensor_at(
 ) -> torch.Tensor:
     """A tensor over memory that it does not own."""
     nbytes = extent(shape, stride) * dtype.itemsize
-    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    storage = storage_at(address, device, nbytes)
     return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
 
 
@@ -239,6 +250,7 @@ def address_words(
 
     A word that differs otherwise may be such padding, too, or be made of addresses in a way that is not known here.
     Where it belongs to a library call (``first.calls``), what that call works on is unclear; else all that moved is.
+    So is what a call works on that stays where it was recorded.
     """
     distances, numbers = _told_apart(moved)
     noise = set() if again is None else _differences(first, again)
@@ -247,7 +259,8 @@ def address_words(
     nodes, others = first.nodes, second.nodes
     for number, node in enumerate(nodes):
         if node.kind == "other" and not node.arguments:
-            unclear |= dict.fromkeys(moved, f"what {node.name} (node {number}) works on is not known")
+            reason = f"what {node.name} (node {number}) works on is not known"
+            unclear |= dict.fromkeys(_suspects(first, number, moved), reason)
     for number, offset in sorted(_differences(first, second) - noise):
         node = nodes[number]
         before, after = _word(node.arguments, offset), _word(others[number].arguments, offset)
@@ -262,7 +275,20 @@ def address_words(
             unclear[key] = f"{where} moved with it and lie outside of it"
         else:
             words[key].append(AddressWord(number, offset, before - moved[key].first))
+    unclear |= _of_calls_that_stay(first, moved)
     return FoundAddresses({key: tuple(w) for key, w in words.items() if key not in unclear}, unclear)
+
+
+def _of_calls_that_stay(first: Recording, moved: Mapping[Any, Moved]) -> dict[Any, str]:
+    """What calls work on that stay where they were recorded, with the reason."""
+    memory = {key: m for key, m in moved.items() if not m.is_number}
+    return {
+        key: "a collective works on it, which stays where it was recorded"
+        for call in first.calls
+        if call.stays
+        for key, m in memory.items()
+        if call.works_on(m.first, max(1, m.nbytes))
+    }
 
 
 def _told_apart(moved: Mapping[Any, Moved]) -> tuple[dict[int, Any], dict[tuple[int, int], Any]]:

@@ -10,8 +10,8 @@ Each hook receives ``context``, the ``CompileContext`` of the compilation under 
 until one returns something other than None, the last registered first: yours come before the built-ins.  *All*: every
 implementation is asked, in that order, and the pipeline merges.  *In turn*: every one runs, in order of registration,
 on what the one before left: yours come after the built-ins.  ``tryfirst``, ``trylast``, ``before=`` and ``after=`` of
-``hookimpl`` move one (``turret.hooks.plugin_order``).  Products are frozen: a hook returns a new one, except that
-``turret_graph_pass`` may edit the FX graph in place.
+``hookimpl`` move one (``turret.hooks.registration.plugin_order``).  Products are frozen: a hook returns a new one,
+except that ``turret_graph_pass`` may edit the FX graph in place.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from turret.hooks.plugin_order import hookimpl as hookimpl
+from turret.hooks.registration.plugin_order import hookimpl as hookimpl
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from turret.frames.guard_entries import GuardEntry
+    from turret.frames.filtering.guard_entries import GuardEntry
     from turret.hooks.config import Option
     from turret.hooks.context import CompileContext
     from turret.hooks.device_types import Device
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         Target,
     )
     from turret.hooks.signature import GraphSignature
-    from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
     from turret.plan import Plan
 
 hookspec = pluggy.HookspecMarker("turret")
@@ -201,6 +201,15 @@ def turret_schedule(context: CompileContext, program: LoopProgram, target: Targe
 @hookspec(firstresult=True)
 def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> float | None:
     """Worth of one legal fusion in bytes of memory traffic saved; zero or less declines it.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_choice_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
+    """Microseconds that one way of computing a matrix product takes, what is computed along with it included.
+
+    Of the ways that get an answer the cheapest is taken (``inf`` forbids one); a call where none but it gets one.
+    First result.
+    """
 
 
 @hookspec(firstresult=True)

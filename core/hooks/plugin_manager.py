@@ -17,10 +17,10 @@ import pluggy
 
 from turret.errors import OptionError, PluginError
 from turret.hooks import hookspecs
-from turret.hooks.blame import blamed, blaming, claimant
 from turret.hooks.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
-from turret.hooks.plugin_order import arrange, in_order
-from turret.hooks.vouched_ops import vouch
+from turret.hooks.registration.blame import blamed, blaming, claimant
+from turret.hooks.registration.plugin_order import arrange, in_order
+from turret.hooks.registration.vouched_ops import vouch
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",

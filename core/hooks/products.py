@@ -20,6 +20,7 @@ from typing import Any, Literal
 import attrs
 from torch import fx
 
+from turret.errors import UnsupportedError
 from turret.hooks.signature import GraphSignature
 
 BoxedCallable = Callable[[list[Any]], list[Any]]
@@ -61,6 +62,18 @@ class Target:
         return self.device + (f" ({self.arch})" if self.arch else "")
 
 
+@attrs.frozen
+class GradientBuckets:
+    """That gradients of some inputs (positions in ``inputs``) are sent off a bucket at a time, as they get ready.
+
+    ``first_bytes`` is the size of the bucket that is ready first, ``bytes`` that of the others.
+    """
+
+    inputs: frozenset[int]
+    first_bytes: int
+    bytes: int
+
+
 @attrs.frozen(eq=False)
 class CapturedGraph:
     """One graph taken from running Python: torch-level calls over flat inputs.
@@ -74,6 +87,7 @@ class CapturedGraph:
     ``real_inputs`` are those of the call under way, where capture has them; the pipeline keeps none of them.
     ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
     more for some alone; None: all that are differentiable.
+    ``gradient_buckets``: gradients of some inputs are sent to other processes while others are computed; None: not.
     """
 
     module: fx.GraphModule
@@ -86,6 +100,7 @@ class CapturedGraph:
     real_inputs: tuple[Any, ...] = ()
     steady_inputs: frozenset[int] = frozenset()
     tangents: tuple[int, ...] | None = None
+    gradient_buckets: GradientBuckets | None = None
 
     def __str__(self) -> str:
         fields = {
@@ -149,6 +164,14 @@ class PartitionedGraph:
     report: str = ""
     name: str = "graph"
 
+    def graph_of(self, role: Role) -> fx.GraphModule:
+        """The backward for that role, else the forward; ``UnsupportedError`` where there is no backward."""
+        if role != "backward":
+            return self.forward
+        if self.backward is None:
+            raise UnsupportedError(f"the partition {self.name!r} has no backward; it was traced for inference")
+        return self.backward
+
     def __str__(self) -> str:
         parts = [_print_graph(f"{self.name}.forward", self.forward)]
         if self.backward is not None:
@@ -203,6 +226,6 @@ class StageGraph:
 
 
 def _print_graph(name: str, module: fx.GraphModule, fields: Mapping[str, Any] | None = None) -> str:
-    from turret.hooks.graph_text import graph_text  # brings sympy, which a warm start does without
+    from turret.hooks.text.graph_text import graph_text  # brings sympy, which a warm start does without
 
     return graph_text(name, module, fields)

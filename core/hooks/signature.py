@@ -234,7 +234,7 @@ class GraphSignature:
         return value
 
     def __str__(self) -> str:
-        from turret.hooks.notation import set_fields, value_text  # brings sympy, which a warm start does without
+        from turret.hooks.text.notation import set_fields, value_text  # brings sympy, which a warm start does without
 
         lines = [f"signature ({'training' if self.training else 'inference'}):", f"  inputs: {len(self.inputs)}"]
         lines += [f"  input {n}: {value_text(i)}" for n, i in enumerate(self.inputs) if i != InputInfo()]

@@ -1,5 +1,6 @@
 """The loop IR: index arithmetic, expressions, programs, schedules, and the check of their invariants."""
 
+from turret.ir.contraction import Contraction, contraction, contractions, has_matrix_product
 from turret.ir.expr import (
     OPS,
     Expr,
@@ -51,6 +52,9 @@ from turret.ir.schedule import (
     FusionDecision,
     Kernel,
     MemoryPlan,
+    ProductCandidate,
+    ProductChoice,
+    ProductForm,
     Schedule,
     ScheduleSection,
     Step,
@@ -62,6 +66,7 @@ __all__ = [
     "OPS",
     "Binding",
     "BufferPlan",
+    "Contraction",
     "CopyInto",
     "Definition",
     "Expr",
@@ -73,6 +78,9 @@ __all__ = [
     "LoopProgram",
     "MemoryPlan",
     "Number",
+    "ProductCandidate",
+    "ProductChoice",
+    "ProductForm",
     "Reduction",
     "Ref",
     "Scatter",
@@ -93,9 +101,12 @@ __all__ = [
     "cast",
     "check_index",
     "constant",
+    "contraction",
+    "contractions",
     "defined",
     "divides_by_zero",
     "flatten",
+    "has_matrix_product",
     "index_value",
     "keep_checks",
     "load",

@@ -21,9 +21,10 @@ import torch
 
 from turret.errors import VerificationError
 from turret.graph.dtypes import INTEGERS
-from turret.graph.scalar_ops import OPS, ScalarOp
-from turret.hooks.notation import dtype_text, name_text
-from turret.ir.index import Index, Size, Var
+from turret.graph.scalar_ops import OPS as OPS
+from turret.graph.scalar_ops import ScalarOp
+from turret.hooks.text.notation import dtype_text, name_text
+from turret.ir.index import Index, Size, Value, Var
 
 STRUCTURAL = frozenset(
     [
@@ -69,7 +70,7 @@ class Expr:
         "reports",
         "variables",
     )
-    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Any]] = weakref.WeakValueDictionary()
 
     op: str
     args: tuple[Expr, ...]
@@ -77,6 +78,8 @@ class Expr:
     payload: Any
     variables: frozenset[Var]
     _text: str | None
+    _loads: tuple[Expr, ...] | None
+    _children: tuple[Expr, ...]
     reports: bool
     """Whether evaluating it may report an error: a ``check_index`` or an integer division is here or below."""
 
@@ -106,7 +109,7 @@ class Expr:
             cls._interned[key] = found
         return found
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (Expr.make, (self.op, self.args, self.dtype, self.payload))
 
     def children(self) -> tuple[Expr, ...]:
@@ -117,13 +120,15 @@ class Expr:
     def coords(self) -> tuple[Index, ...]:
         """The indices in the payload (of ``load`` and ``index``)."""
         if self.op == "load":
-            return self.payload[1]
+            found: tuple[Index, ...] = self.payload[1]
+            return found
         return (self.payload,) if self.op == "index" else ()
 
     @property
     def tensor(self) -> str:
         """Name of the tensor that a ``load`` reads."""
-        return self.payload[0]
+        name: str = self.payload[0]
+        return name
 
     def __repr__(self) -> str:
         if self._text is None:
@@ -371,14 +376,20 @@ def part(expr: Expr, which: Literal["mean", "m2"]) -> Expr:
     return Expr.make("part", (expr,), expr.dtype, which)
 
 
-def scan(kind: Literal["sum", "prod", "min", "max"], variable: Var, body: Expr) -> Expr:
+ScanKind = Literal["sum", "prod", "min", "max"]
+
+
+def scan(kind: ScanKind, variable: Var, body: Expr) -> Expr:
     """Running combination of ``body`` over ``range(variable + 1)``; ``variable`` stays free."""
     if variable.extent == 1:
         return body
     return Expr.make("scan", (body,), body.dtype, (kind, variable))
 
 
-def random(kind: Literal["uniform", "normal", "bits"], seed: Expr, linear: Expr, offset: int) -> Expr:
+RandomKind = Literal["uniform", "normal", "bits"]
+
+
+def random(kind: RandomKind, seed: Expr, linear: Expr, offset: int) -> Expr:
     """Philox random number ``linear`` of the stream ``(seed, offset)``; float32, or int64 for ``bits``."""
     dtype = torch.int64 if kind == "bits" else torch.float32
     return Expr.make("random", (seed, cast(linear, torch.int64)), dtype, (kind, offset))
@@ -409,6 +420,12 @@ def loads(*roots: Expr) -> tuple[Expr, ...]:
     if len(roots) == 1:
         return _loads(roots[0])
     return tuple(dict.fromkeys(node for root in roots for node in _loads(root)))
+
+
+def expr_of(value: Value) -> Expr:
+    """The expression of an integer in an index that the program computes; ``ir.index`` does not know its class."""
+    assert isinstance(value.expr, Expr)
+    return value.expr
 
 
 def _loads(root: Expr) -> tuple[Expr, ...]:

@@ -18,7 +18,7 @@ import hashlib
 import math
 import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import sympy
@@ -91,7 +91,8 @@ _OF_INTEGERS = (
 
 def depends_on_data(symbol: sympy.Symbol) -> bool:
     """Whether a symbol is one that torch's symbolic shapes make for an integer that depends on data."""
-    return symbol.name[0] == "u" and symbol.name[1:].isdigit()
+    name: str = symbol.name
+    return name[0] == "u" and name[1:].isdigit()
 
 
 def _with_sign(symbol: sympy.Symbol, shape_env: Any) -> sympy.Symbol:
@@ -171,7 +172,7 @@ class Var:
     """A loop variable running over ``range(extent)``; equal name and extent mean the same variable."""
 
     __slots__ = ("__weakref__", "_index", "extent", "key", "name")
-    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Any]] = weakref.WeakValueDictionary()
 
     name: str
     extent: Size
@@ -187,7 +188,7 @@ class Var:
             cls._interned[(name, extent)] = found
         return found
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (Var, (self.name, self.extent))
 
     def __repr__(self) -> str:
@@ -201,12 +202,12 @@ class Var:
         return self._index
 
     variables = property(lambda self: frozenset((self,)))
-    values: tuple = ()
+    values: tuple[Any, ...] = ()
 
     def bounds(self) -> Bounds:
         return 0, self.extent - 1
 
-    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+    def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite) -> Index:
         found = mapping.get(self)
         return self.index if found is None else found
 
@@ -254,7 +255,7 @@ class Div(_Quotient):
             )
         return (0 if low is not None and provably_nonnegative(low) else None), None
 
-    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+    def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite) -> Index:
         return self.numerator.substitute(mapping, rewrite) // self.divisor
 
     def to_sympy(self) -> sympy.Expr:
@@ -270,7 +271,7 @@ class Mod(_Quotient):
     def bounds(self) -> Bounds:
         return 0, self.divisor - 1
 
-    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+    def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite) -> Index:
         return self.numerator.substitute(mapping, rewrite) % self.divisor
 
     def to_sympy(self) -> sympy.Expr:
@@ -290,6 +291,10 @@ class IntegerExpr(Protocol):
 
     @property
     def variables(self) -> frozenset[Var]: ...
+
+
+Rewrite = Callable[[Any], IntegerExpr]
+"""What is to stand in place of an integer that the program computes, which is an ``Expr``."""
 
 
 class Value:
@@ -318,7 +323,7 @@ class Value:
             return 0, self.expr.payload - 1
         return None, None
 
-    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+    def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite) -> Index:
         return Index.of_value(rewrite(self.expr))
 
     def to_sympy(self) -> sympy.Expr:
@@ -332,7 +337,7 @@ class Index:
     """An immutable, hash-consed linear form; compare with ``is`` or ``==``."""
 
     __slots__ = ("__weakref__", "_bounds", "_text", "const", "terms", "values", "variables")
-    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Any]] = weakref.WeakValueDictionary()
 
     terms: tuple[tuple[Atom, Size], ...]
     const: Size
@@ -365,7 +370,8 @@ class Index:
     def of_value(cls, expr: IntegerExpr) -> Index:
         """The index that is an integer expression of the program."""
         if expr.op == "index":
-            return expr.payload
+            index: Index = expr.payload
+            return index
         if expr.op == "const":
             return cls.constant(int(expr.payload))
         return cls.make(((Value(expr), 1),), 0)
@@ -379,7 +385,7 @@ class Index:
             return value.index
         return cls.constant(value)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return (Index.make, (self.terms, self.const))
 
     @property
@@ -463,8 +469,8 @@ class Index:
 
     def _split(self, divisor: Size) -> tuple[Index, Index]:
         """``(q, r)`` with ``self == q * divisor + r``, taking out every term that divides exactly."""
-        quotient: list = []
-        rest: list = []
+        quotient: list[Any] = []
+        rest: list[Any] = []
         for atom, coefficient in self.terms:
             whole = divide_exactly(coefficient, divisor)
             if whole is None:
@@ -500,7 +506,7 @@ class Index:
             self._bounds = (low, high)
         return self._bounds
 
-    def substitute(self, mapping: Mapping[Var, Index], rewrite=lambda expr: expr) -> Index:
+    def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite = lambda expr: expr) -> Index:
         """Replace variables by indices, and each program value by ``rewrite(value)``."""
         if not self.values and self.variables.isdisjoint(mapping):
             return self

@@ -151,7 +151,7 @@ class Builder:
     def __init__(self) -> None:
         self.statements: list[Statement] = []
         self.names: set[str] = set()
-        self.node: fx.Node | None = None
+        self._node: fx.Node | None = None
         self.views: dict[Any, str] = {}
         self.reason = ""
         self.eagerly = False
@@ -164,13 +164,25 @@ class Builder:
         return NotImplemented
 
     @property
+    def node(self) -> fx.Node:
+        """The node being lowered; ``LookupError`` before the first."""
+        if self._node is None:
+            raise LookupError("no node is being lowered; set Builder.node to the one that statements come from")
+        return self._node
+
+    @node.setter
+    def node(self, node: fx.Node | None) -> None:
+        self._node = node
+
+    @property
     def result(self) -> Any:
         """The fake value of the node being lowered."""
         return self.node.meta["val"]
 
     def result_part(self, number: int) -> torch.Tensor:
         """One fake tensor of an op with several results."""
-        return self.result[number]
+        part: torch.Tensor = self.result[number]
+        return part
 
     def result_shape(self, number: int | None = None) -> tuple[Size, ...]:
         """Shape of the node's result, or of one of several."""
@@ -178,18 +190,18 @@ class Builder:
         return sizes(fake.shape)
 
     def origins(self) -> tuple[str, ...]:
-        return () if self.node is None else (self.node.name,)
+        return () if self._node is None else (self._node.name,)
 
     def source(self) -> str:
         """The user's line that the node came from, where known."""
-        trace = (None if self.node is None else self.node.meta.get("stack_trace")) or ""
+        trace = (None if self._node is None else self._node.meta.get("stack_trace")) or ""
         # Python marks the part of the line that ran with a line of carets below it.
         lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
         return lines[-1] if lines else ""
 
     def location(self) -> str:
         """File and number of that line, where known."""
-        trace = (None if self.node is None else self.node.meta.get("stack_trace")) or ""
+        trace = (None if self._node is None else self._node.meta.get("stack_trace")) or ""
         found = _PLACE.findall(trace)
         return "{}:{}".format(*found[-1]) if found else ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from turret.errors import VerificationError
 from turret.graph.externs import may_return_alias
 from turret.ir.expr import loads
@@ -134,5 +136,5 @@ def _touched(step: Step) -> tuple[set[str], set[str]]:
     }
 
 
-def _fail(schedule: Schedule, message: str) -> None:
+def _fail(schedule: Schedule, message: str) -> NoReturn:
     raise VerificationError(f"{message}\n  in the memory plan of {schedule.program.name}")

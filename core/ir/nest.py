@@ -195,7 +195,7 @@ def change_roots(nest: Nest, change: Callable[[Expr], Expr]) -> Nest:
 
 
 def substitute(
-    nest: Nest, mapping: dict[Var, Index], rebind: tuple[tuple[Var, ...], tuple[Var, ...]] | None = None
+    nest: Nest, mapping: Mapping[Var, Index], rebind: tuple[tuple[Var, ...], tuple[Var, ...]] | None = None
 ) -> tuple[FlatStore, ...]:
     """The stores with loop variables replaced; reductions over ``rebind[0]`` become reductions over ``rebind[1]``."""
     done: dict[Expr, Expr] = {}
@@ -371,11 +371,11 @@ def split_loops(nest: Nest, fixed: Collection[Var]) -> Nest:
     """
     for _ in range(_MOST_SPLITS):
         found = {(q.numerator.single_variable, q.divisor) for q in _quotients(nest.indices())}
-        found = {(v, d) for v, d in found if v in nest.loops and v not in fixed and d != 1}
-        found = {(v, d) for v, d in found if divide_exactly(v.extent, d) not in (None, 1)}
-        if not found:
+        splits = {(v, d) for v, d in found if v is not None and v in nest.loops and v not in fixed and d != 1}
+        splits = {(v, d) for v, d in splits if divide_exactly(v.extent, d) not in (None, 1)}
+        if not splits:
             break
-        nest = _split(nest, *max(found, key=lambda c: (c[0].name, *_sortable(c[1]))))
+        nest = _split(nest, *max(splits, key=lambda c: (c[0].name, *_sortable(c[1]))))
     return nest
 
 

@@ -10,7 +10,7 @@ import json
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, get_args
 
 import attrs
 import sympy
@@ -18,8 +18,8 @@ import torch
 
 from turret.errors import TextError
 from turret.hooks.host import HOST
-from turret.hooks.notation import NAME, row_major, span
-from turret.ir.expr import OPS, Expr, Reduction
+from turret.hooks.text.notation import NAME, row_major, span
+from turret.ir.expr import OPS, Expr, Reduction, ReductionKind, ScanKind
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.program import Ref, TensorDecl
 from turret.torch_compat.sizes import of_sizes
@@ -28,6 +28,9 @@ _TOKEN = re.compile(
     rf'\s*(?P<token>"(?:[^"\\]|\\.)*"|\d+(?:\.\d+)?(?:e[+-]?\d+)?|{NAME}|//|\*\*|\.\.\.|\S)',
 )
 _CONSTANTS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
+T = TypeVar("T")
+_REDUCTIONS: dict[str, ReductionKind] = {kind: kind for kind in get_args(ReductionKind)}
+_SCANS: dict[str, ScanKind] = {f"scan.{kind}": kind for kind in get_args(ScanKind)}
 _DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 _CASTS = {
     **{name: ("cast", dtype, None) for name, dtype in _DTYPES.items()},
@@ -95,7 +98,7 @@ class Reader:
     def name(self, expected: str = "a name") -> str:
         """A name, in quotes or not."""
         if self.next.startswith('"'):
-            return json.loads(self.take())
+            return str(json.loads(self.take()))
         if not re.fullmatch(NAME, self.next):
             self.fail(expected)
         return self.take()
@@ -108,7 +111,7 @@ class Reader:
         self.at += 1
         return table[name]
 
-    def many(self, read: Callable[[], Any], close: str) -> tuple:
+    def many(self, read: Callable[[], Any], close: str) -> tuple[Any, ...]:
         """Items with commas between, up to ``close``; an empty one is the end of the line."""
         found = []
         while not (self.accept(close) if close else not self.next):
@@ -161,16 +164,17 @@ class Reader:
         """``Class.NAME`` of an enum."""
         cls = self.next.partition(".")[0]
         members = getattr(self.names.records[cls], "__members__", {})
-        return self.known({f"{cls}.{name}": member for name, member in members.items()}, f"a {cls}")
+        found: enum.Enum = self.known({f"{cls}.{name}": member for name, member in members.items()}, f"a {cls}")
+        return found
 
     def _field(self) -> tuple[str, Any]:
         name = self.name("a field")
         self.expect("=")
         return name, self.value()
 
-    def made(self, cls: type, fields: dict[str, Any]) -> Any:
+    def made(self, cls: type[T], fields: dict[str, Any]) -> T:
         """An object of its fields; those that its class does not have, or misses, are an error."""
-        known = {a.name for a in attrs.fields(cls)}
+        known = {a.name for a in getattr(cls, "__attrs_attrs__", ())}
         if not fields.keys() <= known:
             raise TextError(
                 f"line {self.number}: {cls.__name__} has no field {', '.join(sorted(fields.keys() - known))}; "
@@ -189,7 +193,7 @@ class Reader:
         self.expect(":")
         return name, self.value()
 
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Values, and values by name, up to the bracket that closes."""
         named: dict[str, Any] = {}
         values = self.many(lambda: self._argument(named), ")")
@@ -212,7 +216,7 @@ class Reader:
         found = self.size()
         return found if isinstance(found, Index) else Index.make((), found)
 
-    def _chain(self, operators: dict[str, Callable], operand: Callable[[], Any]) -> Any:
+    def _chain(self, operators: dict[str, Callable[..., Any]], operand: Callable[[], Any]) -> Any:
         found = operand()
         while self.next in operators:
             sign = self.take()
@@ -311,16 +315,20 @@ class Reader:
         return Expr.make("load", (), decl.dtype, (decl.name, self.many(self.index, "]")))
 
     def _reduction(self, kind: str) -> Expr:
-        if kind.startswith("scan."):
+        known = _SCANS if kind.startswith("scan.") else _REDUCTIONS
+        if kind not in known:
+            self.at -= 2
+            self.fail(f"a reduction or a scan, one of: {', '.join((*_REDUCTIONS, *_SCANS))}")
+        if kind in _SCANS:
             variable = self.known(self.names.variables, "a loop variable")
             self.expect(">", "(")
             (body,) = self.many(self.expression, ")")
-            return Expr.make("scan", (body,), body.dtype, (kind.removeprefix("scan."), variable))
+            return Expr.make("scan", (body,), body.dtype, (_SCANS[kind], variable))
         bound = self.variables(">")
         self.expect("(")
         args = self.within(bound, lambda: self.many(self.expression, ")"))
         dtype = torch.int64 if kind in ("argmin", "argmax") else args[0].dtype
-        return Expr.make("reduce", args, dtype, Reduction(kind, bound))
+        return Expr.make("reduce", args, dtype, Reduction(_REDUCTIONS[kind], bound))
 
     def _call(self, op: str) -> Expr:
         if op == "size":
@@ -393,7 +401,7 @@ class Reader:
         return decl.name, memory.as_strided(decl.shape, decl.stride)
 
 
-def _combined(sign: str, operation: Callable, left: Any, right: Any) -> Any:
+def _combined(sign: str, operation: Callable[..., Any], left: Any, right: Any) -> Any:
     """Arithmetic of two sizes, or of an index and another, whose terms stay as they are written."""
     if not isinstance(left, Index) and not isinstance(right, Index):
         return _plain(operation(left, right))

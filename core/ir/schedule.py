@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import attrs
+import torch
 
 from turret.graph.obstacles import Obstacle, border_text
-from turret.hooks.notation import name_text, names_text, tail_text, value_text
+from turret.hooks.text.notation import name_text, names_text, tail_text, value_text
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
@@ -89,6 +90,11 @@ class Kernel:
 Step = Kernel | Extern | StridedView | CopyInto | Number
 
 
+FusionKind = Literal["vertical", "horizontal", "epilogue", "prologue"]
+"""How two groups hang together: one uses what the other makes, or both read something.  An epilogue is what uses a
+matrix product, a prologue what makes an operand of one."""
+
+
 @attrs.frozen(eq=False)
 class FusionCandidate:
     """Two groups of definitions that could legally become one kernel.
@@ -98,7 +104,7 @@ class FusionCandidate:
     when asked for: most scores look at the bytes alone.
     """
 
-    kind: Literal["vertical", "horizontal"]
+    kind: FusionKind
     saved_bytes: int | None
     shared: tuple[str, ...]
     build_first: Callable[[], Kernel] = attrs.field(repr=False)
@@ -126,6 +132,76 @@ class FusionDecision:
     def __str__(self) -> str:
         size = "?" if self.saved_bytes is None else str(self.saved_bytes)
         return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
+
+
+ProductForm = Literal["library", "padded", "rows", "tiles"]
+"""How a matrix product is computed: by a call of the device's library; by a call on operands padded with zeros to sizes
+that the library is fast for; as rows, where one operand is a vector, each element a sum along a row; in tiles, by
+matrix instructions."""
+
+
+@attrs.frozen(eq=False)
+class ProductCandidate:
+    """One way of computing a matrix product that a call in the program asks for.
+
+    ``batch`` products of ``rows`` x ``depth`` by ``depth`` x ``columns`` (numbers for heuristics where a size is
+    symbolic: ``is_static`` tells).  ``epilogue_bytes``: memory traffic of kernels that would have nothing left to do if
+    what uses the result is computed along with it.  ``aligned_operands`` and ``aligned_result``: whether all rows of
+    them begin at multiples of 16 bytes.  ``padding_bytes``: memory traffic of padding, where the form asks for it.
+    ``schedule``: the product and that epilogue as a schedule of their own, in
+    this form, built when asked for.
+    """
+
+    form: ProductForm
+    template: Template
+    dtype: torch.dtype
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    is_static: bool
+    epilogue_bytes: int
+    aligned_operands: bool
+    aligned_result: bool
+    padding_bytes: int
+    build: Callable[[], Schedule] = attrs.field(repr=False)
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        return self.build()
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether there are so few rows or columns that reading the other operand is all that takes time."""
+        return min(self.rows, self.columns) <= 16
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.rows * self.columns * self.depth
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the operands and the result."""
+        elements = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
+        return self.batch * elements * self.dtype.itemsize
+
+
+@attrs.frozen
+class ProductChoice:
+    """A line of the printed schedule: how a matrix product is computed, and what each way takes, in microseconds."""
+
+    product: str
+    form: ProductForm
+    costs: tuple[tuple[ProductForm, float], ...]
+
+    @property
+    def told(self) -> str:
+        """The choice without the product that it was made for."""
+        costs = ", ".join(f"{form} {microseconds!r} us" for form, microseconds in self.costs)
+        return f"{self.form} of {costs}"
+
+    def __str__(self) -> str:
+        return f"product {name_text(self.product)}: {self.told}"
 
 
 SEPARATE_BYTES = 4 << 20
@@ -176,11 +252,15 @@ class MemoryPlan:
 
 @attrs.frozen
 class ScheduleSection:
-    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded."""
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
+
+    ``batch_symbols``: symbols that count samples which the steps treat one by one (``turret.ir.batch_symbols``).
+    """
 
     first: int
     last: int
     obstacles: tuple[Obstacle, ...] = ()
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:
@@ -194,6 +274,8 @@ class ScheduleSection:
 class Schedule:
     """Steps in execution order over a program's tensors, the memory plan, and the decisions taken.
 
+    ``choices``: how matrix products are computed, where there was a choice; those that are not calls are definitions
+    of ``program``.
     ``sections``: all steps, where they are cut for graph capture; empty where they are not.  The memory of an arena is
     not read beyond the section that wrote it.
     """
@@ -203,6 +285,7 @@ class Schedule:
     memory: MemoryPlan
     decisions: tuple[FusionDecision, ...] = ()
     sections: tuple[ScheduleSection, ...] = ()
+    choices: tuple[ProductChoice, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -226,5 +309,5 @@ class Schedule:
             lines += [f"  {step}"]
             lines += [f"  free {names_text(dead)}"] if (dead := self.memory.dead_after.get(number)) is not None else []
         lines += [f"  section {value_text(section)}" for section in self.sections]
-        lines += [str(self.memory), *(f"  {decision}" for decision in self.decisions)]
+        lines += [str(self.memory), *(f"  {line}" for line in (*self.choices, *self.decisions))]
         return "\n".join([*lines, str(self.program)])

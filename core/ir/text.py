@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import attrs
 import sympy
@@ -15,8 +15,8 @@ import torch
 
 from turret.errors import TextError
 from turret.graph.externs import define_own_ops, resolve_op
-from turret.hooks.notation import SYMBOL_KINDS
 from turret.hooks.size_source import SizeSource
+from turret.hooks.text.notation import SYMBOL_KINDS
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -24,6 +24,7 @@ from turret.ir.program import (
     LoopProgram,
     Number,
     Scatter,
+    ScatterMode,
     Statement,
     StridedView,
     Template,
@@ -36,6 +37,7 @@ from turret.ir.schedule import (
     FusionDecision,
     Kernel,
     MemoryPlan,
+    ProductChoice,
     Schedule,
     ScheduleSection,
     Step,
@@ -45,6 +47,7 @@ from turret.ir.symbols import symbols_within
 from turret.storage.codec import record_types
 
 _DECISION = re.compile(r"(fused|apart) (\S+) \+ (\S+): (\?|-?\d+) bytes, (.*)")
+_MODES: dict[str, ScatterMode | Literal["sum"]] = {mode: mode for mode in (*get_args(ScatterMode), "sum")}
 _COMMENT = re.compile(r"\s*(?:--.*|#.*)?")
 _ENDS_IN_COMMENT = re.compile(r":  # [\w, ]*$")
 
@@ -182,14 +185,14 @@ def read_statement(line: Reader) -> Statement:
         return line.made(Number, {"symbol": symbol.strip('"'), "value": line.value(), **line.tail()})
     results = _results(line)
     if line.accept("["):
-        return _definition(line, results[0])
+        return _definition(line, _only(line, results))
     line.expect("=")
     if line.accept("view", "%"):
         base = line.name()
         line.expect("at")
-        return StridedView(results[0], base, line.size())
+        return StridedView(_only(line, results), base, line.size())
     if line.accept("%"):
-        return _scatter(line, results[0])
+        return _scatter(line, _only(line, results))
     return _extern(line, results)
 
 
@@ -202,6 +205,13 @@ def _results(line: Reader) -> list[TensorDecl | None]:
         if not line.accept(","):
             break
     return found
+
+
+def _only(line: Reader, results: list[TensorDecl | None]) -> TensorDecl:
+    """The one result of a statement that makes one."""
+    if len(results) != 1 or results[0] is None:
+        line.fail("a statement with one declared result before it")
+    return results[0]
 
 
 def _copy(line: Reader) -> CopyInto:
@@ -229,7 +239,7 @@ def _written(line: Reader) -> dict[str, Any]:
     """``[coordinates] mode expression``, of a scatter."""
     line.expect("[")
     coords = line.many(line.index, "]")
-    mode = line.name("how elements are written")
+    mode = line.known({mode: mode for mode in get_args(ScatterMode)}, "how elements are written")
     return {"coords": coords, "mode": mode, "expr": line.expression(), "condition": _condition(line)}
 
 
@@ -288,6 +298,7 @@ class _ScheduleReader:
         self.dead: dict[int, tuple[str, ...]] = {}
         self.sections: list[ScheduleSection] = []
         self.decisions: list[FusionDecision] = []
+        self.choices: list[ProductChoice] = []
         self.buffers: dict[str, BufferPlan] = {}
         self.memory: dict[str, Any] = {}
 
@@ -302,8 +313,11 @@ class _ScheduleReader:
         elif line.tokens[1:2] not in ([":"], ["="], ["["]) and line.next in self._heads:
             self._heads[line.take()](self, line)
         else:
-            step = read_statement(line)
-            self.steps.append(self.known.get(str(step), step))
+            read = read_statement(line)
+            step = self.known.get(str(read), read)
+            if isinstance(step, Definition | Scatter):
+                line.fail("a step of a schedule, which has kernels for what a program defines, before it")
+            self.steps.append(step)
 
     def _decision(self, made: str, first: str, second: str, saved: str, reason: str) -> None:
         size = None if saved == "?" else int(saved)
@@ -314,7 +328,7 @@ class _ScheduleReader:
         line.expect("(")
         origins = line.many(line.name, ")")
         line.expect(":")
-        loops: dict[str, list] = {"for": [], "row": []}
+        loops: dict[str, list[Any]] = {"for": [], "row": []}
         if not line.accept("once"):
             loops[line.name("for or row")].append(line.variable())
             while line.accept(";"):
@@ -334,6 +348,16 @@ class _ScheduleReader:
 
     def _section(self, line: Reader) -> None:
         self.sections.append(line.value())
+
+    def _product(self, line: Reader) -> None:
+        product = line.name()
+        line.expect(":")
+        form = line.name("how the product is computed")
+        line.expect("of")
+        costs = [_cost(line)]
+        while line.accept(","):
+            costs.append(_cost(line))
+        self.choices.append(line.made(ProductChoice, {"product": product, "form": form, "costs": tuple(costs)}))
 
     def _arena(self, line: Reader) -> None:
         self.memory["arena_bytes"] = line.size()
@@ -357,11 +381,13 @@ class _ScheduleReader:
         "section": _section,
         "arena": _arena,
         "buffer": _buffer,
+        "product": _product,
     }
 
     def schedule(self) -> Schedule:
         memory = MemoryPlan(self.buffers, dead_after=self.dead, **self.memory)
-        return Schedule(self.program, tuple(self.steps), memory, tuple(self.decisions), tuple(self.sections))
+        decisions, choices = tuple(self.decisions), tuple(self.choices)
+        return Schedule(self.program, tuple(self.steps), memory, decisions, tuple(self.sections), choices)
 
 
 def _stored(line: Reader) -> Store:
@@ -369,9 +395,17 @@ def _stored(line: Reader) -> Store:
     tensor = line.name("a tensor")
     line.expect("[")
     coords = line.many(line.index, "]")
-    mode = None if line.next == "=" else line.name("how elements are written")
+    mode = None if line.next == "=" else line.known(_MODES, "how elements are written")
     line.expect("=")
     return Store(tensor, coords, line.expression(), mode, _condition(line))
+
+
+def _cost(line: Reader) -> tuple[str, float]:
+    """``form number us``, of a way to compute a product."""
+    form = line.name("how a product is computed")
+    microseconds = float(line.value())
+    line.expect("us")
+    return form, microseconds
 
 
 def _span(line: Reader) -> tuple[int, int]:

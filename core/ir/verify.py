@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,7 +22,7 @@ def verify(product: Any) -> None:
     raise TypeError(f"nothing known to verify about {type(product).__name__}")
 
 
-def _fail(where: object, message: str) -> None:
+def _fail(where: object, message: str) -> NoReturn:
     error = VerificationError(f"{message}\n  in {where}")
     error.where = where
     raise error

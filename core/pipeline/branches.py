@@ -21,9 +21,11 @@ class PlannedBranch(torch.nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
-        self._run: Callable[[list], list] | None = None  # a cached_property's lock would outlive a fork, in 3.11
+        self._run: Callable[[list[Any]], list[Any]] | None = (
+            None  # a cached_property's lock would outlive a fork, in 3.11
+        )
 
-    def forward(self, *operands: Any) -> tuple:
+    def forward(self, *operands: Any) -> tuple[Any, ...]:
         if self._run is None:
             self._run = load(self.plan)
         return tuple(self._run(list(operands)))
@@ -39,11 +41,14 @@ class Branch:
 
     @property
     def module(self) -> fx.GraphModule:
-        return getattr(self.owner, self.name)
+        module: fx.GraphModule = getattr(self.owner, self.name)
+        return module
 
     @property
     def op(self) -> str:
-        return self.call.target._name  # type: ignore[union-attr]
+        assert isinstance(self.call.target, HigherOrderOperator)
+        name: str = self.call.target._name
+        return name
 
     def why_not_planned(self) -> str:
         """Why a branch has no plan: one checks the layout of its inputs, which is known for static sizes alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -13,7 +13,7 @@ from turret.hooks import plugin_manager
 from turret.hooks.products import BoxedCallable, CapturedGraph
 from turret.pipeline import stored_graph
 from turret.pipeline.graph_facts import target_of
-from turret.pipeline.keys.graph_cache import Artifact, GraphCache
+from turret.pipeline.keys.graph_cache import Artifact, CacheEntry, GraphCache
 from turret.pipeline.keys.graph_key import Unstable, graph_key
 from turret.plan import Plan
 from turret.plan.executor import fits_device, load
@@ -38,25 +38,29 @@ class CachePolicy:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
-    def key_of(self, captured: CapturedGraph) -> str | None:
-        """The key of a graph; None, on record, for one that has none."""
+    def entry_of(self, captured: CapturedGraph) -> CacheEntry | None:
+        """Where a graph is stored; None where the cache is off or, on record, the graph has no key."""
+        cache, settings = self.open(), self.settings()
+        if cache is None or settings is None:
+            return None
         try:
-            return graph_key(captured, self.settings())
+            return CacheEntry(cache, graph_key(captured, settings))
         except Unstable as error:
             self.pipeline.policy.report_unstored(captured.name, f"it has a part without a stable name ({error})")
             return None
 
-    def keep_graph(self, cache: GraphCache, key: str, captured: CapturedGraph) -> bool:
+    def keep_graph(self, entry: CacheEntry, captured: CapturedGraph) -> bool:
         """Store a graph, if what is read back from what is written is the same graph; whether it is stored."""
-        if cache.get_graph(key) is not None:
+        if entry.graph() is not None:
             return True
         with self.pipeline.failures("graph_cache"):
             graph = stored_graph.stored(captured)
             if graph is None:
                 return False
             again = stored_graph.restored(graph, captured.name)
-            same = target_of(again) == target_of(captured) and self.key_of(again) == key
-            return same and cache.put_graph(key, graph)
+            found = self.entry_of(again)
+            same = target_of(again) == target_of(captured) and found is not None and found.key == entry.key
+            return same and entry.cache.put_graph(entry.key, graph)
 
     def open(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
@@ -71,13 +75,13 @@ class CachePolicy:
         return GraphCache(self.pipeline.context.store("graph"), lambda text: report(message=text))
 
     def loaded(
-        self, cache: GraphCache, key: str, role: str, given: Given = None
-    ) -> tuple[Artifact | None, BoxedCallable | None]:
-        """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
-        entry = entry_name(role, given)
-        artifact = cache.get(key, entry)
-        if artifact is None or not fits_device(artifact.plan):
-            return None, None
+        self, entry: CacheEntry, role: Literal["forward", "backward"], given: Given = None
+    ) -> tuple[Artifact, BoxedCallable] | None:
+        """A stored artifact and its executable; None where there is none, or, on record, none that loads."""
+        cache, name = entry.cache, entry_name(role, given)
+        artifact = cache.get(entry.key, name)
+        if artifact is None or not fits_device(artifact.plan.device, artifact.plan.arch):
+            return None
         try:
             function = self.load(artifact.plan, cache)
         except CacheError as error:
@@ -90,8 +94,8 @@ class CachePolicy:
         else:
             training = artifact.signature is None or artifact.signature.training
             return artifact, self.pipeline.wrapped(function, role if training else "inference", None)
-        cache.discard(key, entry, reason)
-        return None, None
+        cache.discard(entry.key, name, reason)
+        return None
 
     def load(self, executable: Executable, cache: GraphCache) -> BoxedCallable:
         """The function of what was stored."""

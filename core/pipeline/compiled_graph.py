@@ -11,13 +11,13 @@ import attrs
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
 from turret.frames.trace_modes import TraceModes, autocast_disabled, eagerly
 from turret.hooks.devices import devices_of
-from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph
+from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph
 from turret.pipeline.cache_policy import CachePolicy, Given, entry_name
 from turret.pipeline.executables import executable
 from turret.pipeline.graph_facts import guard_count, interpreted, target_of
 from turret.pipeline.keys.executed_code import recorded
-from turret.pipeline.keys.graph_cache import Artifact, GraphCache
+from turret.pipeline.keys.graph_cache import Artifact, CacheEntry
 from turret.pipeline.keys.op_code import runs_own_code, traced_code
 from turret.pipeline.stage_calls import SHOWN, Pipeline
 from turret.plan import Plan
@@ -49,8 +49,8 @@ class Backward:
 class CompiledGraph:
     """A captured graph that is compiled here: traced once, and its backward compiled when first asked for."""
 
-    def __init__(self, pipeline: Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
-        self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
+    def __init__(self, pipeline: Pipeline, captured: CapturedGraph, entry: CacheEntry | None) -> None:
+        self.pipeline, self.captured, self.entry = pipeline, captured, entry
         self.target = target_of(captured)
         self.ambient = TraceModes.now()
         self.lock = Lock()
@@ -75,13 +75,13 @@ class CompiledGraph:
                 self.saved = SavedValues(joint, self.partitioned)
         if guard_count(captured) != assumed:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
-            self.cache = None
+            self.entry = None
         return self.partitioned
 
     @contextlib.contextmanager
     def covered_by_the_key(self) -> Iterator[None]:
         """Store nothing, on record, where the trace inside runs code of the program that its key does not cover."""
-        if self.cache is None or not runs_own_code(self.captured.module):
+        if self.entry is None or not runs_own_code(self.captured.module):
             yield
             return
         known = traced_code(self.captured.module)
@@ -91,14 +91,14 @@ class CompiledGraph:
         plugins = {getattr(p, "__name__", type(p).__module__) for p in keyed}  # their keys are part of this one
         unknown = [code for code, module in record.codes.items() if code not in known and module not in plugins]
         if unknown or not record.complete:
-            self.cache = None
+            self.entry = None
             named = ", ".join(sorted(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in unknown)[:SHOWN])
             self.pipeline.policy.report_unstored(self.captured.name, f"its trace ran {named or 'under a profiler'}")
 
     def compile_forward(self) -> tuple[Artifact, BoxedCallable]:
         """Compile (and store) the forward, or the whole of an inference graph."""
         partitioned = self.partition()
-        role = "inference" if partitioned.backward is None else "forward"
+        role: Role = "inference" if partitioned.backward is None else "forward"
         plan, function = executable(self.pipeline, partitioned, role, self.target, self.captured)
         artifact = Artifact(plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes))
         self.store("forward", artifact)
@@ -107,30 +107,31 @@ class CompiledGraph:
     def store(self, role: str, artifact: Artifact) -> None:
         """Store what a graph compiled to; nothing more of a graph whose executable cannot be."""
         unstored = getattr(artifact.plan, "unstored", "")
-        if unstored and self.cache is not None:
-            self.cache = None
+        if unstored and self.entry is not None:
+            self.entry = None
             self.pipeline.policy.report_unstored(self.captured.name, unstored)
-        if self.cache is not None:
+        if self.entry is not None:
             with self.pipeline.failures("graph_cache"):
-                self.cache.put(self.key, role, artifact)
+                self.entry.cache.put(self.entry.key, role, artifact)
 
     def recorded(self) -> Callable[..., Sequence[Any]]:
         """The captured graph as a function of its flat inputs that autograd records op by op.
 
         Raises ``DoubleBackwardError`` where running the graph once more would not give what it gave.
         """
-        from turret.graph.op_traits import is_random_call
+        from turret.graph.op_traits import is_collective, is_random_call
 
         calls = self.partition().forward.graph.nodes
         if any(map(is_random_call, calls)):
             raise DoubleBackwardError("the forward draws random numbers, and running it once more draws others")
-        if any(getattr(node.target, "namespace", "").startswith(("_c10d", "c10d")) for node in calls):
+        if any(is_collective(node.target) for node in calls):
             raise DoubleBackwardError("the forward talks to other processes, which do not run it once more")
         module, ambient = self.captured.module, self.ambient
 
         def run(*args: Any) -> Sequence[Any]:
             with ambient.restored():
-                return module(*args)
+                outputs: Sequence[Any] = module(*args)
+                return outputs
 
         return run
 
@@ -147,13 +148,13 @@ class CompiledGraph:
         return self.backwards[given]
 
     def make_backward(self, forward: Artifact, given: Given) -> BoxedCallable | None:
-        if self.cache is not None:
-            _, found = CachePolicy(self.pipeline).loaded(self.cache, self.key, "backward", given)
+        if self.entry is not None:
+            found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
             if found is not None:
-                return found
+                return found[1]
         partitioned = self.partition()
         saved = (len(partitioned.saved_tensors), len(partitioned.saved_sizes))
-        if saved != (forward.saved_tensors, forward.saved_sizes) or partitioned.signature != forward.signature:
+        if saved != forward.saved or partitioned.signature != forward.signature:
             raise StageError(
                 "partition",
                 "turret",
@@ -168,14 +169,14 @@ class CompiledGraph:
             self.pipeline.policy.report_zeros(self.captured.name, str(error))
             return None
         if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
-            return interpreted(partitioned.backward)
+            return interpreted(partitioned.graph_of("backward"))
         try:
             plan, function = executable(self.pipeline, partitioned, "backward", self.target, self.captured)
         except StageError as error:
             if self.pipeline.policy.raises():
                 raise
             self.pipeline.policy.report_fallback(error)
-            return interpreted(partitioned.backward)
+            return interpreted(partitioned.graph_of("backward"))
         self.store(entry_name("backward", given), Artifact(plan))
         return function
 
@@ -192,6 +193,7 @@ class CompiledGraph:
             joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
         joint = pipeline.simplified(joint)
         with pipeline.failures("partition"), autocast_disabled():
+            assert self.saved is not None  # as many outputs have gradients as to ask for some of them
             backward = self.saved.backward(joint, len(given), costs(pipeline.context))
             if guard_count(captured) != assumed:
                 raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
@@ -205,9 +207,9 @@ class CachedGraph:
     """
 
     def __init__(
-        self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str, loaded: BoxedCallable | None
+        self, pipeline: Pipeline, graph: Any, entry: CacheEntry, name: str, loaded: BoxedCallable | None
     ) -> None:
-        self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
+        self.pipeline, self.graph, self.entry, self.name = pipeline, graph, entry, name
         self.ambient = TraceModes.now()
         self.lock = Lock()
         self.made: CompiledGraph | None = None
@@ -216,10 +218,10 @@ class CachedGraph:
     def work(self) -> CompiledGraph | None:
         """The graph under compilation; None where it is not stored any more."""
         with self.lock:
-            graph = self.graph or self.cache.get_graph(self.key)
+            graph = self.graph or self.entry.graph()
             if self.made is None and graph is not None:
                 captured = stored_graph.restored(graph, self.name)
-                self.made = CompiledGraph(self.pipeline, captured, self.cache, self.key)
+                self.made = CompiledGraph(self.pipeline, captured, self.entry)
                 self.made.ambient = self.ambient
             return self.made
 
@@ -228,9 +230,9 @@ class CachedGraph:
             return self.loaded
         if given is not None:
             with devices_of(self.pipeline.manager):
-                _, found = CachePolicy(self.pipeline).loaded(self.cache, self.key, "backward", given)
+                found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
             if found is not None:
-                return found
+                return found[1]
         work = self.work()
         if work is None:
             reason = "the graph that it was compiled from is not in the cache any more"
@@ -246,4 +248,7 @@ class CachedGraph:
         return work.recorded()
 
     def eagerly(self, *args: Any) -> Any:
-        return eagerly(self.work().captured.module)(*args)
+        """The graph call by call; ``graph`` has been read where this may be asked for."""
+        work = self.work()
+        assert work is not None
+        return eagerly(work.captured.module)(*args)

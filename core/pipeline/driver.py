@@ -19,8 +19,9 @@ from turret.hooks.devices import devices_of
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.cache_policy import CachePolicy
 from turret.pipeline.compiled_graph import Backward, CachedGraph, CompiledGraph
-from turret.pipeline.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
-from turret.pipeline.keys.graph_cache import Artifact
+from turret.pipeline.failures.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
+from turret.pipeline.gradient_buckets import cut, join
+from turret.pipeline.keys.graph_cache import Artifact, CacheEntry
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan.aliasing import fallback_on_alias_mismatch, sharing_check, writes_inputs
 
@@ -35,6 +36,10 @@ def _compile_with_key(
 ) -> tuple[Callable[..., Any], str | None]:
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = Pipeline(manager, config)
+    sections = cut(captured)
+    if sections:
+        functions = [_compile_with_key(manager, config, section.graph, False)[0] for section in sections]
+        return join(captured, sections, functions), None
     try:
         with pipeline.failures("pipeline"), devices_of(manager):
             return _compile(pipeline, captured, keep_graph)
@@ -61,19 +66,19 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
         if pipeline.without_kernels(captured):
             return eagerly(captured.module), None
         with pipeline.failures("graph_cache"):
-            cache = policy.open()
-            key = None if cache is None else policy.key_of(captured)
-            stored, forward = (None, None) if key is None else policy.loaded(cache, key, "forward")
-        kept = keep_graph and key is not None and policy.keep_graph(cache, key, captured)
-        work = CompiledGraph(pipeline, captured, cache if key is not None else None, key)
-        pipeline.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
-        if forward is None:
-            stored, forward = work.compile_forward()
-        function = pipeline.runtime(captured.name, stored, forward, Backward(work, stored))
+            entry = policy.entry_of(captured)
+            found = None if entry is None else policy.loaded(entry, "forward")
+        kept = keep_graph and entry is not None and policy.keep_graph(entry, captured)
+        work = CompiledGraph(pipeline, captured, entry)
+        pipeline.context.emit("cache_miss" if found is None else "cache_hit", stage="graph", name=captured.name)
+        stored, forward = work.compile_forward() if found is None else found
+        function = pipeline.runtime(
+            captured.name, stored.forward_signature, stored.saved, forward, Backward(work, stored)
+        )
     function, needs_graph = _with_fallbacks(pipeline, captured, stored, function)
     trusting = trusts_fake_implementations(stored.plan)
-    alone = work.cache is not None and (kept or not needs_graph) and not trusting
-    return function, key if alone else None
+    alone = work.entry is not None and (kept or not needs_graph) and not trusting
+    return function, work.entry.key if work.entry is not None and alone else None
 
 
 def _taken_as_captured(pipeline: Pipeline, captured: CapturedGraph, inputs: Sequence[Any]) -> Callable[..., Any] | None:
@@ -92,7 +97,7 @@ def _with_fallbacks(
 
     With it comes whether that asks the inputs of each call, so that the graph is needed wherever the function is.
     """
-    check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
+    check = sharing_check(stored.forward_signature, captured.example_inputs, captured.static_inputs)
     if check is not None:
         report = functools.partial(pipeline.context.emit, "fallback", stage="runtime", name=captured.name)
         function = fallback_on_alias_mismatch(function, eagerly(captured.module), check, report)
@@ -107,21 +112,24 @@ def _stored(pipeline: Pipeline, key: str, name: str) -> Callable[..., Any] | Non
     policy = CachePolicy(pipeline)
     with pipeline.failures("graph_cache"), devices_of(pipeline.manager):
         cache = policy.open()
-        artifact, forward = (None, None) if cache is None else policy.loaded(cache, key, "forward")
-        if artifact is None or artifact.signature is None:
+        entry = None if cache is None else CacheEntry(cache, key)
+        found = None if entry is None else policy.loaded(entry, "forward")
+        if entry is None or found is None or found[0].signature is None:
             return None
-        _, load_backward = policy.loaded(cache, key, "backward")
-        needed = writes_inputs(artifact.signature) or (artifact.signature.training and load_backward is None)
-        graph = cache.get_graph(key) if needed else None
+        artifact, forward = found
+        signature = found[0].signature
+        backward = policy.loaded(entry, "backward")
+        needed = writes_inputs(signature) or (signature.training and backward is None)
+        graph = entry.graph() if needed else None
         if needed and graph is None:
             return None
-    later = CachedGraph(pipeline, graph, cache, key, name, load_backward)
+    later = CachedGraph(pipeline, graph, entry, name, None if backward is None else backward[1])
     with pipeline.compilation(name):
         pipeline.context.emit("cache_hit", stage="graph", name=name)
-        function = pipeline.runtime(name, artifact, forward, Backward(later, artifact))
-    if not writes_inputs(artifact.signature):
+        function = pipeline.runtime(name, signature, artifact.saved, forward, Backward(later, artifact))
+    if graph is None or not writes_inputs(signature):
         return function
-    check = sharing_check(artifact.signature, graph.examples(), frozenset(graph.static_inputs))
+    check = sharing_check(signature, graph.examples(), frozenset(graph.static_inputs))
     if check is None:
         return function
     report = functools.partial(pipeline.context.emit, "fallback", stage="runtime", name=name)

@@ -71,11 +71,11 @@ def output_strides(partitioned: PartitionedGraph, role: Role) -> tuple[tuple[Any
     The user's outputs have eager's strides; saved tensors and gradients those of the trace, which the backward
     and autograd were prepared for.
     """
-    module = partitioned.backward if role == "backward" else partitioned.forward
+    module = partitioned.graph_of(role)
     (output,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
     demanded = () if role == "backward" else partitioned.signature.graph_outputs
     strides: list[tuple[Any, ...] | None] = []
-    names: dict[str, torch.SymInt] | None = None
+    names: dict[str, Any] | None = None
     for number, node in enumerate(output):
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         stride: tuple[Any, ...] | None = tuple(value.stride()) if isinstance(value, torch.Tensor) else None
@@ -97,9 +97,9 @@ def _texts(sizes: Iterable[Any]) -> tuple[SizeText, ...]:
     return tuple(size_text(size_of_inputs(s)) for s in sizes)
 
 
-def _sizes_by_name(module: fx.GraphModule) -> dict[str, torch.SymInt]:
+def _sizes_by_name(module: fx.GraphModule) -> dict[str, Any]:
     """The symbols of a trace that its inputs are, or have as sizes or strides."""
-    found: dict[str, torch.SymInt] = {}
+    found: dict[str, Any] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for number in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
@@ -111,7 +111,7 @@ def _sizes_by_name(module: fx.GraphModule) -> dict[str, torch.SymInt]:
 def interpreted(module: fx.GraphModule) -> BoxedCallable:
     """An FX graph run node by node: the fallback where a graph does not compile."""
 
-    def run(args: list) -> list:
+    def run(args: list[Any]) -> list[Any]:
         inputs = list(args)
         args.clear()
         with torch.no_grad():

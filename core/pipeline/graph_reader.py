@@ -16,9 +16,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.errors import TextError
 from turret.graph.externs import define_own_ops
-from turret.hooks.graph_text import META, described
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, InputInfo
+from turret.hooks.text.graph_text import META, described
 from turret.ir import LoopProgram, Schedule
 from turret.ir.program import Ref
 from turret.ir.reader import Names, Reader

@@ -17,8 +17,8 @@ from torch import fx
 from turret.errors import StageError, VerificationError
 from turret.hooks.context import CompileContext
 from turret.hooks.plugin_manager import BUILTINS
-from turret.hooks.plugin_order import in_order
 from turret.hooks.products import CapturedGraph, GraphPhase, LoopPhase, NodePlacement, Placement, StageGraph, Target
+from turret.hooks.registration.plugin_order import in_order
 
 PLACEMENT = "placement"
 """Key of a call's ``meta`` in the phase ``"placed"``: its ``NodePlacement``."""

@@ -22,12 +22,10 @@ from torch import fx
 from turret.errors import CodegenError, Stage, StageError, TurretError, warn
 from turret.frames.trace_modes import autocast_disabled
 from turret.hooks import plugin_manager
-from turret.hooks.blame import Owned, blaming
 from turret.hooks.config import CORE, Config, updated
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, devices_of
 from turret.hooks.events import Event, stage_of
-from turret.hooks.plugin_order import in_order
 from turret.hooks.products import (
     BoxedCallable,
     CapturedGraph,
@@ -39,13 +37,17 @@ from turret.hooks.products import (
     StageGraph,
     Target,
 )
+from turret.hooks.registration.blame import Owned, blaming
+from turret.hooks.registration.plugin_order import in_order
+from turret.hooks.signature import GraphSignature
 from turret.pipeline.branches import Branch, branches_of
-from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
-from turret.pipeline.failure_policy import FailurePolicy
+from turret.pipeline.failures.contracts import check_placement, check_plan, check_table, lowering_at_fault
+from turret.pipeline.failures.failure_policy import FailurePolicy
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.pipeline.graph_facts import output_strides, overwritten_inputs, target_of
 from turret.pipeline.keys.executed_code import unrecorded
-from turret.pipeline.keys.graph_cache import Artifact, with_usable_cache
+from turret.pipeline.keys.graph_cache import with_usable_cache
+from turret.pipeline.rank_check import check_collectives
 from turret.plan import Plan
 from turret.storage.fork_safety import compiling
 
@@ -143,20 +145,26 @@ class Pipeline:
         return bool(self.manager.hook.turret_compile_graph.get_hookimpls())
 
     def runtime(
-        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[..., BoxedCallable | None]
+        self,
+        name: str,
+        signature: GraphSignature,
+        saved: tuple[int, int],
+        forward: BoxedCallable,
+        backward: Callable[..., BoxedCallable | None],
     ) -> Callable[..., Any]:
-        """Executables joined into what user code calls."""
-        return self.stage(
+        """Executables joined into what user code calls; ``saved``: how many tensors, and how many sizes."""
+        function: Callable[..., Any] = self.stage(
             "turret_runtime",
             name,
-            signature=stored.signature,
-            saved_tensors=stored.saved_tensors,
-            saved_sizes=stored.saved_sizes,
+            signature=signature,
+            saved_tensors=saved[0],
+            saved_sizes=saved[1],
             forward=forward,
             backward=backward,
         )
+        return function
 
-    def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
+    def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable[..., Any] | None]]]:
         """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
         stage = stage_of(hook)
         for plugin, table in plugin_manager.all_results(
@@ -166,9 +174,9 @@ class Pipeline:
                 check_table(stage, plugin, table)
             yield plugin, table
 
-    def decompositions(self, target: Target) -> dict[Any, Callable]:
+    def decompositions(self, target: Target) -> dict[Any, Callable[..., Any]]:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
-        merged: dict[Any, Callable] = {}
+        merged: dict[Any, Callable[..., Any]] = {}
         kept: set[Any] = set()
         with self.failures("decompositions", "turret_decompositions"):
             for plugin, table in self.tables("turret_decompositions", target):
@@ -179,24 +187,25 @@ class Pipeline:
                         merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
         return {op: function for op, function in merged.items() if op not in kept}
 
-    def lowerings(self, target: Target) -> Mapping[Any, Callable]:
+    def lowerings(self, target: Target) -> Mapping[Any, Callable[..., Any]]:
         """All lowering tables merged; the plugin that is asked first wins."""
-        merged: dict[Any, Callable] = {}
+        merged: dict[Any, Callable[..., Any]] = {}
         with self.failures("lowerings", "turret_lowerings"):
             for plugin, table in self.tables("turret_lowerings", target):
                 for op, function in table.items():
                     if op not in merged:
-                        lowering = cast(Callable, function)  # None stands in tables of decompositions alone
+                        lowering = cast(Callable[..., Any], function)  # None stands in tables of decompositions alone
                         merged[op] = lowering if plugin in plugin_manager.BUILTINS else Owned(lowering, plugin)
         return merged
 
-    def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
+    def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable[..., Any]]) -> JointGraph:
         """The functional graph of a captured one, under the modes of the calling thread."""
         if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             with self.failures("graph_pass"):
                 _passes().give_values(captured)
         self.passes("captured", captured.module)
-        return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
+        joint: JointGraph = self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
+        return joint
 
     def simplified(self, joint: JointGraph) -> JointGraph:
         """A functional graph, rewritten by the passes of its phase."""
@@ -207,7 +216,7 @@ class Pipeline:
     def partitioned(self, joint: JointGraph) -> PartitionedGraph:
         """Forward and backward of a functional graph."""
         with autocast_disabled():
-            parts = self.stage("turret_partition", joint.name, joint=joint)
+            parts: PartitionedGraph = self.stage("turret_partition", joint.name, joint=joint)
         from turret.graph.partitioning import verify  # brings sympy, which a warm start does without
 
         self.verify("partition", functools.partial(verify, joint), parts)
@@ -215,6 +224,7 @@ class Pipeline:
 
     def wrapped(self, function: BoxedCallable, role: Role, partitioned: PartitionedGraph | None) -> BoxedCallable:
         """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
+        check_collectives(function)
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
             with self.failures("wrap_runtime"), blaming(wrap.plugin_name):
@@ -226,7 +236,7 @@ class Pipeline:
         self, partitioned: PartitionedGraph, role: Role, name: str, target: Target, static_inputs: frozenset[int]
     ) -> StageGraph:
         """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
-        module = partitioned.backward if role == "backward" else partitioned.forward
+        module = partitioned.graph_of(role)
         self.passes("backward" if role == "backward" else "forward", module)
         return StageGraph(
             module=module,
@@ -236,7 +246,7 @@ class Pipeline:
             static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
-            overwritten=overwritten_inputs(partitioned.signature) if role == "inference" else {},
+            overwritten={} if role == "backward" else overwritten_inputs(partitioned.signature),
         )
 
     def plan_graph(self, graph: StageGraph) -> Plan:
@@ -270,11 +280,14 @@ class Pipeline:
         for branch in branches_of(graph.module):
             self.plan_branch(graph, branch)
         lowerings = self.lowerings(graph.target)
-        program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
+        program: LoopProgram = self.stage(
+            "turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings
+        )
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
 
         self.verify("lower", verify, program, functools.partial(lowering_at_fault, graph, lowerings))
-        return _passes().run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
+        rewritten: LoopProgram = _passes().run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
+        return rewritten
 
     def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
         """The kernels of a loop program, verified."""
@@ -282,11 +295,12 @@ class Pipeline:
         from turret.ir import verify
 
         self.verify("schedule", verify, schedule)
-        return _passes().run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
+        rewritten: Schedule = _passes().run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
+        return rewritten
 
     def generated(self, schedule: Schedule, target: Target) -> Plan:
         """The plan that runs a schedule."""
-        plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
+        plan: Plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
         self.verify("codegen", check_plan, plan)
         return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
 

@@ -21,6 +21,7 @@ from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.native_functions import nn_c
 
 
 @record
@@ -59,7 +60,7 @@ class FunctionRef:
 class SliceRef:
     """A slice among a node's arguments."""
 
-    parts: tuple
+    parts: tuple[Any, ...]
 
 
 @record
@@ -112,7 +113,7 @@ def _input(value: Any) -> StoredInput | None:
     if not isinstance(value, torch.Tensor) or value.is_conj() or value.is_neg():
         return None
     shape, stride, offset = tuple(value.shape), tuple(value.stride()), value.storage_offset()
-    if not all(type(s) is int for s in (*shape, *stride, offset)):
+    if type(offset) is not int or not all(type(s) is int for s in (*shape, *stride)):
         return None
     parameter = isinstance(value, torch.nn.Parameter)
     grad = (value.requires_grad, value.is_leaf)
@@ -175,7 +176,7 @@ def _function(name: str) -> Any:
             return operator.attrgetter(rest)(torch.ops)
         if name.startswith("torch:"):
             simple = name.removeprefix("torch:")
-            homes = (torch, torch._C._nn, torch.nn.functional)
+            homes = (torch, nn_c, torch.nn.functional)
             return next((getattr(m, simple) for m in homes if hasattr(m, simple)), None)
         module = name.replace("torch._VariableFunctionsClass.", "torch._C._VariableFunctions.")
         name = module

@@ -141,7 +141,7 @@ class _Drafter:
         steps = self.schedule.steps[section.first : section.last + 1]
         read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
         first, last = self.places[section.first][0], self.places[section.last][1]
-        return Section(first, last, section.obstacles, tuple(sorted(read)))
+        return Section(first, last, section.obstacles, tuple(sorted(read)), section.batch_symbols)
 
     def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
         slot = Slot(
@@ -163,8 +163,9 @@ class _Drafter:
             return self.slot_of[name]
         decl = self.declarations[name]
         buffer = self.schedule.memory.buffers.get(name)
-        if self._in_arena(name):
-            return self._slot(decl, "arena", buffer.arena_offset)
+        offset = self._arena_offset(name)
+        if offset is not None:
+            return self._slot(decl, "arena", offset)
         if buffer is not None and buffer.reuses is not None:
             base = self.slot_of[buffer.reuses]
             if name in self.overwritten:
@@ -178,18 +179,23 @@ class _Drafter:
             self.steps.append(Allocate(slot))
         return slot
 
-    def _in_arena(self, name: str) -> bool:
-        """Whether a tensor has a place in the arena; which has none for tensors of other devices."""
+    def _arena_offset(self, name: str) -> int | None:
+        """Where in the arena a tensor lies, in bytes; None for one that does not, as all of other devices."""
         buffer = self.schedule.memory.buffers.get(name)
         same = torch.device(self.device).type == self.declarations[name].device.type
-        return buffer is not None and buffer.arena_offset is not None and same
+        return buffer.arena_offset if buffer is not None and same else None
+
+    def _is_placed(self, name: str) -> bool:
+        """Whether it is planned where a tensor lies: in the arena, or where another lay."""
+        buffer = self.schedule.memory.buffers.get(name)
+        return buffer is not None and (self._arena_offset(name) is not None or buffer.reuses is not None)
 
     def _is_separate(self, name: str) -> bool:
         """Whether a tensor has memory of its own that is worth freeing early."""
         buffer = self.schedule.memory.buffers.get(name)
         large = buffer is not None and buffer.bytes is not None and buffer.bytes >= SEPARATE_BYTES
         kept = device_for(self.declarations[name].device.type).keeps_arena
-        return large and not self._in_arena(name) and not kept
+        return large and self._arena_offset(name) is None and not kept
 
     def _allocates(self, kernel: Kernel) -> bool:
         buffers = self.schedule.memory.buffers
@@ -248,8 +254,7 @@ class _Drafter:
         kwargs = {k: self._value(v) for k, v in step.kwargs.items()}
         variant = out_variant(step.op)
         first = step.outputs[0] if step.outputs else None
-        buffer = None if first is None else self.schedule.memory.buffers.get(first.name)
-        if variant is not None and buffer is not None and (self._in_arena(first.name) or buffer.reuses is not None):
+        if variant is not None and first is not None and self._is_placed(first.name):
             into = self._memory(first.name)
             self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
             return

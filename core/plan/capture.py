@@ -19,11 +19,12 @@ from turret.plan import Call, Plan, Slot
 from turret.plan.executor import refs
 
 
-def capture_obstacles(plan: Plan, skip_dynamic: bool = False) -> tuple[str, ...]:
+def capture_obstacles(plan: Plan, skip_dynamic: bool = False, collectives: bool = False) -> tuple[str, ...]:
     """Why nothing of ``plan`` can be recorded, in sentences; empty where all of it can, or those sections that say so.
 
     Sizes are constants of a recording: a wrapper keeps one for each value of ``plan.size_symbols``, unless
-    ``skip_dynamic`` (the option ``cudagraph_skip_dynamic_graphs``) says that there are to be none.
+    ``skip_dynamic`` (the option ``cudagraph_skip_dynamic_graphs``) says that there are to be none.  ``collectives`` may
+    be recorded where the option ``cudagraph_collectives`` says so.
     """
     if device_for(torch.device(plan.device).type).graphs is None:
         return (f"{plan.name} runs on {plan.device}, which records no launches",)
@@ -37,10 +38,10 @@ def capture_obstacles(plan: Plan, skip_dynamic: bool = False) -> tuple[str, ...]
         return tuple(sorted(found))
     if not plan.steps:
         return (f"{plan.name} has nothing to record",)
-    return _of_whole(plan)
+    return _of_whole(plan, collectives)
 
 
-def _of_whole(plan: Plan) -> tuple[str, ...]:
+def _of_whole(plan: Plan, collectives: bool) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
     obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
@@ -49,7 +50,7 @@ def _of_whole(plan: Plan) -> tuple[str, ...]:
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
         if isinstance(step, Call):
-            why = why_not_recorded(resolve_op(step.op), step.args, _index_dtypes(step, plan))
+            why = why_not_recorded(resolve_op(step.op), step.args, _index_dtypes(step, plan), collectives)
             obstacles += [f"{step.op} {why}"] if why else []
     return tuple(dict.fromkeys(obstacles))
 

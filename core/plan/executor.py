@@ -9,23 +9,29 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from turret.errors import CacheError, CodegenError, FakeImplementationError
-from turret.graph.externs import fast_callable, is_trusted
+from turret.graph.externs import fast_callable, is_trusted, resolve_op
+from turret.graph.op_traits import is_collective
 from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
 from turret.hooks.graph_capture import CallObserver
-from turret.hooks.products import BoxedCallable
 from turret.hooks.size_source import Binding
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.plan.bounds import extent_position, note_extent
 from turret.plan.frames import FramePool
+from turret.plan.linear_calls import arguments as linear_arguments
+from turret.plan.linear_calls import is_transpose, linear_calls
 from turret.plan.modes import below_autograd
+from turret.plan.plan import Step
+from turret.plan.sizes import static_sizes
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
+from turret.torch_compat.ops import linear
 
 
 def _nothing() -> None:
@@ -49,22 +55,38 @@ def _recovery(segment: Segment, failed: Callable[[Any], None]) -> Callable[..., 
     return recover
 
 
-def fits_device(plan: Plan) -> bool:
-    """Whether a plan was compiled for what its device is here (it may come from a cache that machines share)."""
-    place = torch.device(plan.device)
-    return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
+def fits_device(device: str, arch: str) -> bool:
+    """Whether what was compiled for an ``arch`` of a device (empty: for all of them) runs on the one that is here.
+
+    It may come from a cache that machines share.
+    """
+    here = torch.device(device)
+    return not arch or device_for(here.type).properties(here.index or 0).arch == arch
 
 
-def load(plan: Plan, store: Store | None = None, observer: CallObserver | None = None) -> BoxedCallable:
+class LoadedPlan(Protocol):
+    """A plan that can be called: with the list of the graph's inputs, which it empties, for the list of outputs.
+
+    ``source`` is the generated Python; ``pool`` holds its idle memory; ``prepare()`` loads what is otherwise loaded by
+    the first call (before a graph capture, which must not).
+    """
+
+    source: str
+    plan: Plan
+    pool: FramePool
+    prepare: Callable[[], None]
+
+    def __call__(self, args: list[Any], /) -> list[Any]: ...
+
+
+def load(plan: Plan, store: Store | None = None, observer: CallObserver | None = None) -> LoadedPlan:
     """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
 
     ``observer`` is told of each library call and copy.
 
     Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
 
-    The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
-    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
-    ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
+    The result may run in several threads at once.
     """
     return _Writer(plan, store, observer).build()
 
@@ -125,6 +147,8 @@ class _Writer:
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
         self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
+        # Observers are told of the view's tensor, too.
+        self.linear = linear_calls(plan, _uses(plan)) if observer is None else {}
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
         framed = bool(self.launched or self.arena_tensors)
         if self.device.keeps_arena and plan.scratch_bytes:
@@ -137,7 +161,7 @@ class _Writer:
         plan = self.plan
         if plan.library is None:
             return None  # no kernels: it runs anywhere
-        if not fits_device(plan):
+        if not fits_device(plan.device, plan.arch):
             raise CacheError(f"{plan.name} was compiled for {plan.arch}, which {plan.device} is not")
         return self.device.load(plan, self.store)
 
@@ -146,17 +170,21 @@ class _Writer:
         self.names[name] = value
         return name
 
-    def build(self) -> BoxedCallable:
+    def build(self) -> LoadedPlan:
         plan = self.plan
         self.pool = pool = FramePool(plan, self.arena_tensors, self.device.keeps_arena)
         self.names["take"], self.names["give"] = pool.take, pool.give
         self._prologue()
         spans = self._arena_spans()
         opened, closed = {first for first, _ in spans}, {last for _, last in spans}
+        within = frozenset(self.linear.values())
         for number, step in enumerate(plan.steps):
             if number in opened:
                 self._open_frame()
-            self._step(step)
+            if number in self.linear:
+                self._linear(step, plan.steps[self.linear[number]])
+            elif number not in within:
+                self._step(step)
             if number in closed:
                 self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
@@ -245,6 +273,7 @@ class _Writer:
         self.lines.append("slots_at, sizes_at = frame.tables")
 
     def _launch(self, step: Launch) -> None:
+        assert self.native is not None  # the library of a plan with launches is loaded
         segment = self.native.segment(step)
         run = self.constant("run", segment.run)
         recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
@@ -279,7 +308,8 @@ class _Writer:
             return
         self.names["observer"] = self.observer
         tensors = "".join(f"t{slot}, " for slot in _slots_as_tensors(step))
-        self.lines.append(f"observer.begin(({tensors}))")
+        stays = isinstance(step, Call) and is_collective(resolve_op(step.op))
+        self.lines.append(f"observer.begin(({tensors}), {stays})")
         self._run_step(step)
         self.lines.append("observer.end()")
 
@@ -295,15 +325,11 @@ class _Writer:
             case Launch():
                 self._launch(step)
             case View(slot=number):
-                slot, offset = slots[number], step.offset
-                if slots[step.base].place != "own":
-                    offset = f"t{step.base}.storage_offset() + {offset}"
-                if _is_transpose(slot, slots[step.base]) and step.offset == 0:
-                    # Half the cost of as_strided, and each linear layer has one.
-                    self.lines.append(f"t{number} = t{step.base}.t()")
+                if is_transpose(step, self.plan):
+                    self.lines.append(f"t{number} = t{step.base}.t()")  # half the cost of as_strided
                 else:
-                    layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
-                    self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
+                    layout = f"{_tuple(slots[number].shape)}, {_tuple(slots[number].stride)}"
+                    self.lines.append(f"t{number} = view(t{step.base}, {layout}{self._view_offset(step)})")
                 self._address(number)
             case Copy():
                 self.lines.append(f"t{step.target}.copy_(t{step.source})")
@@ -313,6 +339,21 @@ class _Writer:
                 self._number(step.symbol, step.text)
             case Call():
                 self._call(step)
+
+    def _view_offset(self, view: View) -> str:
+        """The last argument of a view; without one it begins where its base does, which costs a third less."""
+        if view.offset == 0:
+            return ""
+        within = "" if self.plan.slots[view.base].place == "own" else f"t{view.base}.storage_offset() + "
+        return f", {within}{view.offset}"
+
+    def _linear(self, step: Step, view: Step) -> None:
+        """A product by the transpose of a matrix, whose view is made in the call."""
+        assert isinstance(step, Call) and isinstance(view, View)
+        self.names["linear"] = linear
+        rows, bias = linear_arguments(step)
+        given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
+        self.lines.append(f"linear({', '.join(given)}, out=t{step.into})")
 
     def _call(self, step: Call) -> None:
         function = self.constant("op", fast_callable(step.op))
@@ -363,7 +404,7 @@ class _Writer:
 def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
     """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
     run = load(plan, store)
-    layouts = [None if n is None else (plan.slots[n].shape, plan.slots[n].stride) for n in plan.inputs]
+    layouts = [None if n is None else _static_layout(plan.slots[n]) for n in plan.inputs]
 
     def branch(*operands: Any) -> list:
         given = list(operands)
@@ -374,6 +415,10 @@ def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
         return run(given)
 
     return branch
+
+
+def _static_layout(slot: Slot) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return static_sizes(slot.shape), static_sizes(slot.stride)
 
 
 def _result_names(step: Call) -> list[str]:
@@ -396,14 +441,6 @@ def _bits(value: float) -> int:
 _INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
 
 
-def _is_transpose(view: Slot, base: Slot) -> bool:
-    return (
-        len(base.shape) == 2
-        and view.dtype == base.dtype
-        and (view.shape, view.stride) == (base.shape[::-1], base.stride[::-1])
-    )
-
-
 def _slots_as_tensors(step: Any) -> list[int]:
     """Slots whose tensors (not just addresses) a step uses."""
     match step:
@@ -415,6 +452,15 @@ def _slots_as_tensors(step: Any) -> list[int]:
             into = [] if step.into is None else [step.into]
             return into + [ref.slot for ref in refs((step.args, list(step.kwargs.values())))]
     return []
+
+
+def _uses(plan: Plan) -> Counter[int]:
+    """How many steps use each slot."""
+    found: Counter[int] = Counter()
+    for step in plan.steps:
+        found.update(_slots_as_tensors(step))
+        found.update(step.slots if isinstance(step, Launch) else ())
+    return found
 
 
 def refs(value: Any) -> list[SlotRef]:

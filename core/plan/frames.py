@@ -8,6 +8,7 @@ import torch
 
 from turret.plan import Plan, Slot
 from turret.plan.bounds import extent_position, note_static_extent, table_length
+from turret.plan.sizes import static_sizes
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -26,22 +27,27 @@ class Frame:
         self.slots = (ctypes.c_void_p * max(1, plan.table_slots))()
         self.sizes = (ctypes.c_int64 * max(1, table_length(plan)))()
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
-        self.arena = None
-        start = 0
-        if plan.arena_bytes:
-            self.arena = torch.empty(plan.arena_bytes + ALIGNMENT, dtype=torch.uint8, device=plan.device)
-            start = -self.arena.data_ptr() % ALIGNMENT
+        self.arena = torch.empty(
+            plan.arena_bytes + ALIGNMENT if plan.arena_bytes else 0, dtype=torch.uint8, device=plan.device
+        )
+        start = -self.arena.data_ptr() % ALIGNMENT
         for number, slot in enumerate(plan.slots):
             if slot.place == "arena":
                 self.slots[number] = self.arena.data_ptr() + start + slot.number
                 if plan.check_bounds:
-                    note_static_extent(self.sizes, extent_position(plan, number), slot.shape, slot.stride)
+                    layout = static_sizes(slot.shape), static_sizes(slot.stride)
+                    note_static_extent(self.sizes, extent_position(plan, number), *layout)
         self.tensors = tuple(self._tensor(plan.slots[number], start) for number in wanted)
 
     def _tensor(self, slot: Slot, start: int) -> torch.Tensor:
-        dtype = slot.torch_dtype
-        flat = torch.empty(0, dtype=dtype, device=self.arena.device)
-        return flat.set_(self.arena.untyped_storage(), (start + slot.number) // dtype.itemsize, slot.shape, slot.stride)
+        return _tensor_at(self.arena.untyped_storage(), start + slot.number, slot, self.arena.device)
+
+
+def _tensor_at(storage: torch.UntypedStorage, offset: int, slot: Slot, device: torch.device) -> torch.Tensor:
+    """The tensor of a slot, ``offset`` bytes into memory."""
+    flat = torch.empty(0, dtype=slot.torch_dtype, device=device)
+    shape, stride = static_sizes(slot.shape), static_sizes(slot.stride)
+    return flat.set_(storage, offset // slot.torch_dtype.itemsize, shape, stride)
 
 
 def device_table_lengths(plan: Plan) -> tuple[int, int]:
@@ -66,12 +72,9 @@ class DeviceFrame:
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
         self._storage = arena.untyped_storage()
-        self.tensors = tuple(self._tensor(plan.slots[number], arena.device) for number in wanted)
+        slots_wanted = [plan.slots[number] for number in wanted]
+        self.tensors = tuple(_tensor_at(self._storage, slot.number, slot, arena.device) for slot in slots_wanted)
         self.close()
-
-    def _tensor(self, slot: Slot, device: torch.device) -> torch.Tensor:
-        flat = torch.empty(0, dtype=slot.torch_dtype, device=device)
-        return flat.set_(self._storage, slot.number // slot.torch_dtype.itemsize, slot.shape, slot.stride)
 
     def open(self, bytes_: int) -> None:
         """Take memory for a call, or more of it in the middle of one; its address goes behind the slots."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import torch
 
+from turret.errors import CacheError
 from turret.graph.obstacles import Obstacle, border_text
 from turret.hooks.size_source import Binding, SizeSource
 from turret.storage.codec import record
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
 
+
+SlotPlace = Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+"""Where a tensor lies; ``Slot`` says what each means."""
 
 SCRATCH_ALIGNMENT = 256
 """Bytes; each scratch buffer starts at a multiple."""
@@ -45,7 +49,7 @@ class Slot:
     stride: tuple[SizeText, ...]
     dtype: str
     device: str
-    place: Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+    place: SlotPlace
     number: int = 0
 
     @property
@@ -156,13 +160,15 @@ class Free:
 class Section:
     """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
 
-    ``symbols`` are the numbers that its kernels read.
+    ``symbols`` are the numbers that its kernels read; ``batch_symbols`` those that count samples which its steps treat
+    one by one.
     """
 
     first: int
     last: int
     obstacles: tuple[Obstacle, ...] = ()
     symbols: tuple[str, ...] = ()
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:
@@ -190,7 +196,8 @@ class Plan:
     ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
     buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
     (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
-    when its kernels were compiled (None: all).
+    when its kernels were compiled (None: all).  ``batch_symbols`` (of a section's plan): symbols that count
+    samples which its steps treat one by one, so that a call of more samples gives the same first ones.
     """
 
     name: str
@@ -213,6 +220,14 @@ class Plan:
     static_inputs: tuple[int, ...] = ()
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
+    batch_symbols: tuple[str, ...] = ()
+
+    @property
+    def needed_library(self) -> Library:
+        """Its library; ``CacheError`` where it has none, and so no kernels to load."""
+        if self.library is None:
+            raise CacheError(f"the plan {self.name} names no library; expected one, for it launches kernels")
+        return self.library
 
     @property
     def overwritten(self) -> tuple[int, ...]:
@@ -272,7 +287,7 @@ class _Writer:
     """Writes the lines of a plan, as ``turret.plan.text`` reads them."""
 
     def __init__(self, plan: Plan) -> None:
-        from turret.hooks import notation  # which needs sympy: loading plans from a cache does not
+        from turret.hooks.text import notation  # which needs sympy: loading plans from a cache does not
 
         self.plan = plan
         self.notation = notation

@@ -242,6 +242,7 @@ class _Splitter:
             library=plan.library if any(isinstance(step, Launch) for step in steps) else None,
             source="",
             sections=(),
+            batch_symbols=self.sections[number].batch_symbols,
             **self._memory(number),
         )
         names = [slot.name for slot in plan.slots]

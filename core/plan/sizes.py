@@ -84,6 +84,14 @@ def compile_sizes(texts: Sequence[SizeText]) -> Callable[[Sizes], tuple[int, ...
     return lambda sizes: tuple(part(sizes) for part in parts)
 
 
+def static_sizes(texts: Sequence[SizeText]) -> tuple[int, ...]:
+    """Sizes that are known ahead of calls, as numbers; ``ValueError`` where one is an expression of symbols."""
+    fixed = tuple(t for t in texts if not isinstance(t, str))
+    if len(fixed) != len(texts):
+        raise ValueError(f"the sizes {tuple(texts)} are known in a call alone; expected numbers")
+    return fixed
+
+
 def compile_layout(layout: Layout) -> Callable[[Sizes], tuple[tuple[int, ...], tuple[int, ...], int]]:
     """A function of the size symbols' values that gives shape, strides and offset."""
     shape, stride, offset = compile_sizes(layout.shape), compile_sizes(layout.stride), compile_size(layout.offset)

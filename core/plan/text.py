@@ -6,7 +6,8 @@ people, too.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_args
 
 import attrs
 import torch
@@ -24,6 +25,7 @@ from turret.plan.plan import (
     Launch,
     Plan,
     Slot,
+    SlotPlace,
     SlotRef,
     Step,
     View,
@@ -55,9 +57,9 @@ class _PlanReader:
         self.steps: list[Step] = []
         self.name = self.device = ""
         (number, title), *lines = left.pop(0)
-        _Line(title, number, self).read(self._title)
+        self._read(number, title, self._title)
         for at, line in lines:
-            _Line(line, at, self).read(self._line)
+            self._read(at, line, self._line)
         if missing := {"inputs", "outputs"} - self.fields.keys():
             raise TextError(f"line {number}: the plan {self.name} has no line of its {' and '.join(sorted(missing))}")
         self.plan = Plan(
@@ -68,6 +70,10 @@ class _PlanReader:
             constants=self.constants,
             **self.fields,
         )
+
+    def _read(self, number: int, text: str, statement: Callable[[_Line], None]) -> None:
+        line = _Line(text, number, self)
+        line.read(lambda _: statement(line))
 
     def _title(self, line: _Line) -> None:
         line.expect("plan")
@@ -113,7 +119,7 @@ class _PlanReader:
         stride = tuple(line.value())
         device = line.device_name() if line.accept("on") else self.device
         line.expect(",")
-        place = line.name("where the slot lies")
+        place = line.known({place: place for place in get_args(SlotPlace)}, "where the slot lies")
         self.slots.append(Slot(name, shape, stride, dtype, device, place, line.size() if line.next else 0))
         line.accept("(", "static", ")")
         self.numbers = {label: number for number, label in enumerate(slot_labels(tuple(self.slots)))}

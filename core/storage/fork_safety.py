@@ -79,6 +79,10 @@ class _Compiling:
             else:
                 del self.depths[thread]
 
+    def is_here(self) -> bool:
+        """Whether this thread is in one."""
+        return threading.get_ident() in self.depths
+
     def keep_this_thread(self) -> None:
         """In a forked child: forget the threads that are not there."""
         thread = threading.get_ident()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.autograd import forward_ad
 
 current_node = torch._C._current_autograd_node
 """The node whose backward runs, or None."""
@@ -16,3 +20,15 @@ creation_meta_of = torch._C._autograd._get_creation_meta
 """That of a view."""
 set_creation_meta = torch._C._autograd._set_creation_meta
 """Give a view another one."""
+top_saved_tensor_hooks: Callable[[bool], tuple[Callable[..., Any], Callable[..., Any]] | None]
+top_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+"""``top_saved_tensor_hooks(False)``: the pack and unpack hook that autograd uses now, or None."""
+set_saved_tensor_hooks_traced = torch._C._autograd._saved_tensors_hooks_set_tracing
+"""Whether hooks on saved tensors are left to a tracer, which then finds them unused; gives what was before."""
+set_autograd_compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler
+"""What compiles backwards in torch's compiled autograd, and whether for sizes that change; gives what was before."""
+
+
+def forward_ad_level() -> int:
+    """The level of forward-mode AD in which this thread is; -1 outside of any."""
+    return forward_ad._current_level

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch._dispatch.python
 import torch.overrides
@@ -12,6 +14,8 @@ TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """Sees every op below autograd: tracers are such modes, and there is no public name for their class."""
 pop_dispatch_mode = torch.utils._python_dispatch._pop_mode_temporarily
 """A context without the innermost of these modes."""
+disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context without any of them, the tracer's own included."""
 pop_function_mode = torch.overrides._pop_mode_temporarily
 """A context without the innermost mode of ``__torch_function__``; gives that mode."""
 no_dispatch = torch.utils._mode_utils.no_dispatch
@@ -38,3 +42,15 @@ registrations_text = torch._C._dispatch_dump
 """Text of the kernels of an op, with the files that registered them."""
 parse_dispatch_key = torch._C._parse_dispatch_key
 """The key of a name; raises ``RuntimeError`` for one that this torch has not."""
+dispatch_keys_of = torch._C._dispatch_keys
+"""The layers that calls with a tensor pass through."""
+has_storage = torch._C._has_storage
+"""Whether a tensor has memory at all: those that wrap others have none."""
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func``; None outside of them."""
+
+
+def runs_in_cudnn(*arguments: Any) -> bool:
+    """Whether ATen hands a convolution of these arguments to cuDNN as it is (``torch._C``, since 1.13)."""
+    cudnn = getattr(torch._C, "_ConvBackend").Cudnn  # noqa: B009 - the stubs leave it out
+    return bool(torch._C._select_conv_backend(*arguments) == cudnn)

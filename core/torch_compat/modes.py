@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.utils._device
 
 set_grad_enabled = torch._C._set_grad_enabled
 """Turn gradients on or off: the public one is an object that remembers what was before."""
@@ -28,3 +31,21 @@ math_attention_enabled = torch._C._get_math_sdp_enabled
 """And by this one."""
 cudnn_attention_enabled = torch._C._get_cudnn_sdp_enabled
 """And by this one."""
+DeviceContext = torch.utils._device.DeviceContext
+"""The mode that a default device is."""
+peek_redispatch: Callable[[], bool] | None = getattr(torch._C, "_peek_should_skip_torch_function", None)
+"""Whether the next function of torch is to ask nobody (``torch.overrides.redispatch_function``); since torch 2.13."""
+set_attention_enabled: dict[str, Callable[[bool], None]] = {
+    name: getattr(torch._C, f"_set_sdp_use_{name}")
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+}
+"""For each kernel of scaled_dot_product_attention what allows or forbids it."""
+attention_enabled: dict[str, Callable[[], bool]] = {
+    name: getattr(torch._C, f"_get_{name}_sdp_enabled") for name in set_attention_enabled
+}
+"""And what says whether it is allowed."""
+
+
+def fills_uninitialized_memory() -> bool:
+    """Whether deterministic algorithms also fill what is not initialised; no stub knows this property of the module."""
+    return bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory"))  # noqa: B009

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.utils._sympy.interp
+import torch.utils._sympy.numbers
 import torch.utils._sympy.printers
 import torch.utils._sympy.reference
+import torch.utils._sympy.singleton_int
 from torch.utils._sympy import functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 of_sizes = functions
 """Divisions, minima and conversions as sympy functions."""
@@ -15,3 +20,12 @@ PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
 """Computes one with Python's operators, on proxies too."""
 sympy_interp = torch.utils._sympy.interp.sympy_interp
 """Runs one by such an analysis."""
+SingletonInt = torch.utils._sympy.singleton_int.SingletonInt
+"""The ragged size of nested tensors, which no other number equals."""
+int_oo = torch.utils._sympy.numbers.int_oo
+"""The end of a range that integers have none of; sympy's own infinity is no integer."""
+
+
+def is_float_symbol(symbol: Any) -> bool:
+    """Whether a symbol stands for a float, known or not."""
+    return bool(symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT)))

@@ -20,7 +20,7 @@ import attrs
 
 from turret import ir, plan
 from turret.hooks import hookspecs, products
-from turret.hooks.plugin_order import IN_TURN
+from turret.hooks.registration.plugin_order import IN_TURN
 
 PICTURE = Path(__file__).resolve().parents[1] / "architecture.svg"
 WIDTH, STAGE, SIDE, ROW, GAP = 960, 250, 270, 44, 40

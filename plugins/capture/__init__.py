@@ -4,7 +4,7 @@ Flow of one call of a compiled callable::
 
     frame hook   core/frames/frame_hook.cpp asks ``dispatch.on_frame`` about a frame, on threads inside a compiled
                  callable only; the root is the callable's own frame, others are reached through graph breaks
-    dispatch     ``Unit``s of the frame, guards checked in turn; a miss captures the frame (``recompile_limit`` times)
+    dispatch     ``CompileUnit``s of the frame, guards checked in turn; a miss captures it (``recompile_limit`` times)
     trace        ``FrameTracer`` runs the root ``Frame``: ``opcodes`` over ``values``; calls are inlined; what touches
                  tensors runs on fake ones and is recorded in the graph (``graph``)
     rebuild      Python source: fetch inputs by source, call the graph, make values again, replay side effects, return

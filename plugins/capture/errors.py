@@ -21,8 +21,12 @@ class Unsupported(TurretError):
         super().__init__(reason)
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
-        self.place: str = ""
+        self.location: str = ""
         """The line of the program, with file and function."""
+
+
+class FloatNeeded(Unsupported):
+    """Floats that change are needed as what they are now: capture takes them for constants, and begins again."""
 
 
 class AskedFor(Unsupported):

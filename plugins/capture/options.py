@@ -5,6 +5,9 @@ from __future__ import annotations
 from turret.hooks.config import Option
 from turret.hooks.hookspecs import hookimpl
 
+RECOMPILE_LIMIT = 8
+"""Captures of one function unless it is said otherwise; torch's own default, too."""
+
 
 @hookimpl
 def turret_options() -> tuple[Option, ...]:
@@ -29,8 +32,14 @@ def turret_options() -> tuple[Option, ...]:
             "symbols; fullgraph implies it",
         ),
         Option(
+            name="gradient_buckets",
+            default=True,
+            doc="inside DistributedDataParallel graphs are compiled in sections, one a bucket of gradients, so that "
+            "sending these overlaps the backward (Turret's capture)",
+        ),
+        Option(
             name="recompile_limit",
-            default=8,
+            default=RECOMPILE_LIMIT,
             doc="captures of one function, after which it runs eagerly (Turret's capture)",
             low=1,
         ),

@@ -29,7 +29,7 @@ class Registry:
     functions: dict[Any, Handler] = attrs.field(factory=dict)
     """By the function, ``handler(t, *args, **kwargs)``: what a call of it gives."""
     named: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
-    """The same of functions in modules that are not imported here, by the module's name and the function's."""
+    """The same of functions and classes in modules that are not imported here, by the module's name and theirs."""
     modules: dict[str, Handler] = attrs.field(factory=dict)
     """By module or package, ``handler(t, function, args, kwargs)`` for functions in it; None leaves one alone."""
     followed: set[str] = attrs.field(factory=set)
@@ -84,6 +84,10 @@ class Registry:
     def of_function(self, function: Any, module: str) -> Handler | None:
         """The handler of a function of Python in a module of that name, or None."""
         return self.functions.get(function) or self.named.get((module, function.__qualname__))
+
+    def of_class(self, kind: type) -> Handler | None:
+        """The handler of calls of a class, or None."""
+        return self.classes.get(kind) or self.named.get((kind.__module__, kind.__qualname__))
 
     def of_module(self, module: str) -> Handler | None:
         """The handler of functions in a module, by its name or that of a package around it, or None."""

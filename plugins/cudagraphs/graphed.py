@@ -12,21 +12,32 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
+from turret.plan import Plan
 from turret.plugins.cudagraphs.node import Node
+from turret.plugins.cudagraphs.padding import first_samples
 from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Place, Work
+
+SIZES_AT_ONCE = 2
+"""Sizes of a function that are recorded as soon as they come again."""
+
+
+SIZES_TRIED = 3
+"""Sizes of a function of which recording fails, before it is tried for others, too: a try costs several calls."""
 
 
 @attrs.frozen
 class Settings:
     """The options of one compilation; ``outputs`` is ``fresh``, ``pool`` or ``legacy``.
 
-    ``after_calls``: how many calls of some sizes run as they are before one is recorded.  ``unasked``: nobody asked for
+    ``after_calls``: how many calls of some sizes run as they are before one is recorded; ``further_after_calls``: how
+    many where there are recordings of ``SIZES_AT_ONCE`` others.  ``unasked``: nobody asked for
     graph capture, so that what a replay would copy for is not recorded, and no warning says so.
     """
 
     outputs: str = "fresh"
     after_calls: int = 1
+    further_after_calls: int = 8
     unasked: bool = False
     capture_sizes: tuple[int, ...] = ()
     max_recorded_sizes: int = 50
@@ -53,6 +64,7 @@ class Graphed:
         self._is_recording = place.capture.is_recording
         self._managers: dict[int, Any] = {}
         self.title: Callable[[str], str] = str
+        self.plan: Plan | None = None
         self.forget()
         cudagraphs.functions.add(self)
 
@@ -71,7 +83,7 @@ class Graphed:
         self.plain_calls: Counter[str] = Counter()
         self.latest: Node | None = None
         self.rerecordings: list[str] = []
-        self.recordings = self.warm_ups = self.past_replays = 0
+        self.recordings = self.warm_ups = self.past_replays = self.padded_calls = 0
         self.nodes: list[Node] = []
         self.name = ""
 
@@ -84,7 +96,22 @@ class Graphed:
         manager = self._managers.get(stream)
         if manager is None:
             manager = self._managers[stream] = self._manager_for(stream)
+        for n in self.work.states.read:
+            args[n] = args[n].to(self.place.device)
+        if self.settings.capture_sizes:
+            key = self.work.key(args)
+            larger = self.work.padded_key(key, self.settings.capture_sizes)
+            if larger is not None and larger != key:
+                return self._run_padded(manager, args, key, larger)
         return manager.run(self, args)
+
+    def _run_padded(self, manager: Any, args: list, key: Key, larger: Key) -> list:
+        """Run a call as the first samples of a larger one."""
+        given = list(args)
+        args.clear()
+        self.padded_calls += 1
+        results = manager.run(self, self.work.padded(given, key, larger))
+        return first_samples(self.work.shapes(key), results, given)
 
     def run_plainly(self, args: list, reason: str) -> list:
         """Run without a recording; the reason is on record, and said when it is new."""
@@ -131,22 +158,34 @@ class Graphed:
         return results
 
     def refuse(self, key: Key, reason: str) -> None:
-        """Record calls of some sizes no more, with one warning."""
+        """Record calls of some sizes no more, with one warning; where it never succeeds, calls of no sizes."""
         self.refused[key] = reason
         message = f"{self.work.name} runs without a recording: {reason}"
-        self._tell(message)
+        gives_up = not self.recordings and len(self.refused) >= SIZES_TRIED
+        self._tell(f"{message}; it is recorded for no other sizes either" if gives_up else message)
         if self.settings.unasked:
-            self.is_off = not key
+            self.is_off = not key or gives_up
         else:
+            self.is_off = gives_up
             warn(f"graph capture: {message}")
 
     def is_warm(self, key: Key, stream: int) -> bool:
         """Whether calls of some sizes ran often enough for the next one to be recorded."""
-        return self.calls_so_far[stream, key] >= self.settings.after_calls
+        return self.calls_so_far[stream, key] >= self._calls_before(key)
+
+    def _calls_before(self, key: Key) -> int:
+        """How many calls of some sizes run as they are first.
+
+        A recording costs several calls: where sizes are many, it is made of those that come again and again.
+        """
+        settings = self.settings
+        if settings.capture_sizes or key in self.sizes or len(self.sizes) < SIZES_AT_ONCE:
+            return settings.after_calls
+        return max(settings.after_calls, settings.further_after_calls)
 
     def prepare(self, key: Key, stream: int, into: bool) -> None:
         """Before the last call of some sizes that is not recorded: load what recording the next would load."""
-        if self.calls_so_far[stream, key] + 1 < self.settings.after_calls:
+        if self.calls_so_far[stream, key] + 1 < self._calls_before(key):
             return
         self.name = self.name or self.title(self.work.name)
         try:
@@ -207,6 +246,7 @@ class Graphed:
             recordings=self.recordings,
             replays=self.past_replays + sum(n.tally.replays for n in self.nodes),
             sizes=len(self.sizes),
+            padded_calls=self.padded_calls,
             rerecordings=tuple(self.rerecordings),
             plain_calls=dict(self.plain_calls),
             decisions=() if node is None else tuple(map(str, node.decisions)),

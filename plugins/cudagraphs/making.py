@@ -19,13 +19,13 @@ def sort_inputs(
     work: Work, args: Sequence[Any], pooled: Mapping[int, Any], moved: frozenset[int], place: Place
 ) -> Inputs:
     """Which inputs lie still; ``moved``: static ones that were seen to move, ``pooled``: outputs on the path."""
-    if reason := on_device(args, place):
+    if reason := on_device(args, place, work.states.unread):
         raise NotRecordable(reason)
     fixed: dict[int, int] = {}
     moving: dict[int, Layout] = {}
     reasons: dict[int, str] = {}
     for n, value in enumerate(args):
-        if not isinstance(value, torch.Tensor) or value.numel() == 0:
+        if not isinstance(value, torch.Tensor) or value.numel() == 0 or n in work.states.unread:
             continue
         if n in pooled:
             fixed[n], reasons[n] = value.data_ptr(), "an output of a node on the path"

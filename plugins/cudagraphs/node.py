@@ -146,10 +146,10 @@ def flat_at(address: int, layout: Layout, device: torch.device) -> torch.Tensor:
     return tensor_at(address, (layout.extent,), (1,), layout.dtype, device)
 
 
-def on_device(args: Sequence[Any], place: Place) -> str:
-    """Why a call with these inputs cannot be recorded: one is not on the device; empty where all are."""
+def on_device(args: Sequence[Any], place: Place, unread: frozenset[int]) -> str:
+    """Why a call with these inputs cannot be recorded: one is not on the device; empty where all that are read are."""
     for n, value in enumerate(args):
-        if isinstance(value, torch.Tensor) and value.device != place.device:
+        if isinstance(value, torch.Tensor) and value.device != place.device and n not in unread:
             return f"input {n} is a tensor on {value.device}"
     return ""
 

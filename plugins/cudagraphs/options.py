@@ -40,6 +40,11 @@ def turret_options() -> tuple[Option, ...]:
             doc="ops that are left out of recordings, such as 'aten::bmm' or 'mylib::attention'",
         ),
         Option(
+            name="cudagraph_collectives",
+            default=False,
+            doc="record collectives, too; for backends that queue them on a stream (NCCL), in all processes alike",
+        ),
+        Option(
             name="cudagraph_skip_dynamic_graphs",
             default=False,
             doc="record no graph that has dynamic sizes",
@@ -48,7 +53,15 @@ def turret_options() -> tuple[Option, ...]:
             name="cudagraph_capture_sizes",
             default=(),
             item=int,
-            doc="dynamic sizes that are recorded; none named: all",
+            doc="dynamic sizes that are recorded; a batch of another size is padded to the next of them, where each "
+            "sample is treated by itself; none named: all sizes are recorded",
+        ),
+        Option(
+            name="cudagraph_further_sizes_after_calls",
+            default=8,
+            doc="calls of the same sizes after which they are recorded, where two others of that graph are already and "
+            "cudagraph_capture_sizes names none: a recording pays for itself where its sizes come again",
+            low=1,
         ),
         Option(
             name="cudagraph_max_recorded_sizes",

@@ -21,17 +21,19 @@ def outputs_on(
 
     def made(result: Result) -> torch.Tensor:
         layout = result.layout
+        assert layout is not None  # every output over a buffer has one
         return tensor_on(device, storages[result.source], result.offset, layout.shape, layout.stride, layout.dtype)
 
-    return [made(r) if r.kind == "buffer" else _of_others(r, inputs) for r in shapes.results]
+    return [made(r) if r.kind == "buffer" else of_others(r, inputs) for r in shapes.results]
 
 
 def fresh_outputs(shapes: Shapes, buffers: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list:
     """Outputs over buffers that a call was given."""
-    return [_view(buffers[r.source], r) if r.kind == "buffer" else _of_others(r, inputs) for r in shapes.results]
+    return [_view(buffers[r.source], r) if r.kind == "buffer" else of_others(r, inputs) for r in shapes.results]
 
 
-def _of_others(result: Result, inputs: Sequence[Any]) -> Any:
+def of_others(result: Result, inputs: Sequence[Any]) -> Any:
+    """An output that lies in no buffer of its call: a number, or memory of an input or a constant."""
     if result.kind == "value":
         return result.source
     return _view(inputs[result.source] if result.kind == "input" else result.source, result)

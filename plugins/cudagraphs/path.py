@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.node import Block, Node, Spot
+from turret.torch_compat.native import storage_of_weak_pointer
 
 OVERWRITTEN = (
     "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. It was given out by "
@@ -83,6 +84,6 @@ class Path:
         """Have everybody who still looks at what was given out be told that it is overwritten."""
         for call in self.calls:
             for held in call.held:
-                storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
+                storage = storage_of_weak_pointer(held.cdata)
                 if storage is not None:
                     pool.invalidate(storage, OVERWRITTEN.format(name=call.name))

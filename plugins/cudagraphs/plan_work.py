@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import attrs
 import torch
 
-from turret.graph.externs import op_name, out_variant, resolve_op
+from turret.graph.externs import recorded_variant, resolve_op, unset_results
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.executor import LoadedPlan
+from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.padding import Batches
 from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
@@ -26,7 +31,7 @@ class PlanWork(Work):
     def __init__(
         self,
         plan: Plan,
-        load: Callable[[Plan], BoxedCallable],
+        load: Callable[[Plan], LoadedPlan],
         role: Role,
         *,
         static: frozenset[int],
@@ -35,6 +40,7 @@ class PlanWork(Work):
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
+        self.states = GeneratorStates.of(plan)
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None
@@ -42,6 +48,8 @@ class PlanWork(Work):
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
+        self._layouts: dict[Key, tuple[Layout, ...]] = {}
+        self._batches = None if self.written else Batches.of(plan, self._symbols())
         if not self._readers:
             self.key = _no_sizes  # type: ignore[method-assign]
 
@@ -57,8 +65,17 @@ class PlanWork(Work):
         found = self._shapes.get(key)
         if found is None:
             sizes = dict(zip(self._symbols(), key, strict=True))
-            found = self._shapes[key] = _shapes(self._plan, self._buffers, sizes)
+            made = _shapes(self._plan, self._buffers, sizes)
+            self._layouts[key] = made.buffers
+            found = self._shapes[key] = _laid_out_as_results(made)
         return found
+
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        return None if self._batches is None else self._batches.padded_key(key, sizes)
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        assert self._batches is not None
+        return self._batches.padded(args, key, larger)
 
     def run(self, args: list) -> list:
         if self._run is None:
@@ -68,7 +85,9 @@ class PlanWork(Work):
     def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
         if self._into is None:
             self._into = self._loaded(self._into_plan)
-        args += buffers
+        layouts = self._layouts[self.key(args)]
+        with below_autograd():
+            args += [b.as_strided(own.shape, own.stride) for b, own in zip(buffers, layouts, strict=True)]
         self._into(args)
 
     def prepare(self, into: bool) -> None:
@@ -77,7 +96,7 @@ class PlanWork(Work):
         if not into and self._run is None:
             self._run = self._loaded(self._plan)
 
-    def _loaded(self, plan: Plan) -> BoxedCallable:
+    def _loaded(self, plan: Plan) -> LoadedPlan:
         function = self._load(plan)
         function.prepare()
         if self._own_memory:
@@ -151,7 +170,7 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
     given; all else is written where it belongs.
     """
     kept = tuple(_kept(plan))
-    told = _told_where(plan, frozenset(kept))
+    told, unset = _told_where(plan, frozenset(kept)), _unset(plan)
     slots, copies, given = list(plan.slots), [], []
     for number, slot in enumerate(kept):
         place = plan.slots[slot].place
@@ -164,7 +183,8 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
         else:
             slots.append(attrs.evolve(made, name=f"{made.name}_out"))
             given.append(len(slots) - 1)
-            copies.append(Copy(len(slots) - 1, slot))
+            if slot not in unset:
+                copies.append(Copy(len(slots) - 1, slot))
     steps, spans = _without_making(plan, frozenset(kept), told)
     variant = attrs.evolve(
         plan,
@@ -184,12 +204,22 @@ def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
     found: dict[int, Call] = {}
     for step in plan.steps:
         if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.binds:
-            variant = out_variant(resolve_op(step.op))
+            variant = recorded_variant(resolve_op(step.op))
             if variant is not None:
                 (slot,) = step.outputs
                 assert slot is not None
-                found[slot] = attrs.evolve(step, op=op_name(variant), outputs=(), into=slot)
+                found[slot] = attrs.evolve(step, op=variant, outputs=(), into=slot)
     return found
+
+
+def _unset(plan: Plan) -> set[int]:
+    """Slots of results that a call leaves as its memory was."""
+    calls = [
+        (step, unset_results(resolve_op(step.op), step.args, step.kwargs))
+        for step in plan.steps
+        if isinstance(step, Call)
+    ]
+    return {slot for step, places in calls for n, slot in enumerate(step.outputs) if n in places and slot is not None}
 
 
 def _without_making(
@@ -205,7 +235,8 @@ def _without_making(
             if not step.slots:
                 continue
         if isinstance(step, Call) and len(step.outputs) == 1:
-            step = told.get(step.outputs[0], step)
+            (output,) = step.outputs
+            step = step if output is None else told.get(output, step)
         if not (isinstance(step, Allocate) and step.slot in kept):
             steps.append(step)
     before.append(len(steps))
@@ -239,3 +270,18 @@ def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
         return Result("buffer", list(buffers).index(root), view, offset)
 
     return Shapes(tuple(layout(slot) for slot in buffers), tuple(result(o) for o in plan.outputs))
+
+
+def _laid_out_as_results(shapes: Shapes) -> Shapes:
+    """Buffers that are given out as one view of all their elements have its layout: no replay makes a view of them."""
+    buffers, instead = list(shapes.buffers), {}
+    for number, layout in enumerate(shapes.buffers):
+        (result, *others) = {r for r in shapes.results if r.kind == "buffer" and r.source == number}
+        view = result.layout
+        if others or view is None or result.offset or view.dtype != layout.dtype:
+            continue
+        if layout.extent == view.extent == math.prod(layout.shape) == math.prod(view.shape):
+            buffers[number] = view
+            instead[result] = Result("buffer", number)
+    results = (instead.get(r, r) if r.kind == "buffer" else r for r in shapes.results)
+    return Shapes(tuple(buffers), tuple(results))

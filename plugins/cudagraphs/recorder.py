@@ -17,6 +17,7 @@ import torch
 
 from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
 from turret.plugins.cudagraphs.work import Layout, Place, float_bits
+from turret.torch_compat.ops import neg_view
 
 GRANULE = 512
 """Bytes: memory is moved by multiples of it, so that it is aligned as it was."""
@@ -174,7 +175,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
     block = place.empty((room * GRANULE,), (1,), torch.uint8)
     used: set[int] = {0}
     sets = []
-    for order in (list(free), list(reversed(free))):
+    for order in (list(free), list(free)[::-1]):
         moved, tensors, cursor = {}, {}, block.data_ptr()
         for key in order:
             tensor, start = free[key], free[key].data_ptr()
@@ -185,7 +186,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
             moved[key] = Moved(start, cursor, spans[key])
             at = tensor_at(cursor, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             at.untyped_storage().owner = block  # type: ignore[attr-defined]
-            tensors[key] = _as_lazy(at, tensor)
+            tensors[key] = as_lazy(at, tensor)
             cursor += GRANULE
         sets.append((moved, tensors))
     return sets
@@ -215,13 +216,13 @@ def other_host_memory() -> Iterator[None]:
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor over the same memory."""
     made = tensor_at(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    return _as_lazy(made, tensor)
+    return as_lazy(made, tensor)
 
 
-def _as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor that is conjugated and negated as another one is, without its memory being touched."""
     made = made.conj() if like.is_conj() else made
-    return torch._neg_view(made) if like.is_neg() else made
+    return neg_view(made) if like.is_neg() else made
 
 
 def _words(
@@ -239,4 +240,4 @@ def _words(
     for key in free:
         if key not in unclear and one.words[key] != two.words[key]:
             unclear[key] = "a third recording has its address in other words"
-    return dict(one.words), unclear
+    return {cast(Item, key): words for key, words in one.words.items()}, unclear

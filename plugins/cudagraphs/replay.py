@@ -14,12 +14,7 @@ from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
 from turret.plugins.cudagraphs.work import Place, Result, Work, float_bits
 from turret.storage.source_lines import show_lines
-
-_same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
-"""``same(tensors, addresses, indices)``: whether the tensors at the indices lie at the addresses at the same indices.
-
-One native call, in builds of torch that have it (those for CUDA).
-"""
+from turret.torch_compat.native import same_addresses
 
 _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
@@ -99,9 +94,9 @@ class _Writer:
     def _check_fixed(self) -> None:
         """Inputs that have to lie where they lay."""
         fixed = self.node.inputs.fixed
-        if len(fixed) >= _NATIVE_FROM and _same_addresses is not None:
+        if len(fixed) >= _NATIVE_FROM and same_addresses is not None:
             at = [fixed.get(n, 0) for n in range(self.arity)]
-            self.names |= {"same": _same_addresses, "at": at, "fixed": list(fixed)}
+            self.names |= {"same": same_addresses, "at": at, "fixed": list(fixed)}
             self.lines += ["if not same(args, at, fixed):", "    return None"]
         elif fixed:
             unlike = " or ".join(f"a{n}.data_ptr() != {address}" for n, address in fixed.items())
@@ -184,6 +179,7 @@ class _Writer:
             self.names[f"c{number}"] = result.source
         if result.kind == "buffer" and self.node.blocks:
             layout = result.layout
+            assert layout is not None
             self.names[f"dtype_{name}"] = layout.dtype
             place = f"{result.offset}, {layout.shape!r}, {layout.stride!r}, dtype_{name}"
             self.lines.append(f"{name} = tensor_on(s{result.source}, {place})")

@@ -91,6 +91,7 @@ class GraphTrees:
         path = self._path
         if path.calls:
             if seen != self._seen and (marks or not self._backward_pending):
+                assert self._pool is not None  # something ran
                 path.invalidate(self._pool)
                 self._begin()
             elif not path.any_lives():
@@ -118,7 +119,9 @@ class GraphTrees:
         """The nodes of a function behind the last call of the path."""
         calls = self._path.calls
         if calls:
-            return calls[-1].node.of(function, key)
+            last = calls[-1].node
+            assert last is not None  # behind a warm-up nothing is replayed
+            return last.of(function, key)
         return self._roots.setdefault(function, {}).setdefault(key, [])
 
     def _replay(self, function: Graphed, node: Node, args: list) -> list | None:

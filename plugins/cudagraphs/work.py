@@ -13,6 +13,7 @@ import torch
 from turret.hooks.devices import Allocator
 from turret.hooks.graph_capture import GraphCapture, extent
 from turret.hooks.products import Role
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""
@@ -71,7 +72,8 @@ class Work(abc.ABC):
     """A function that can be recorded, over flat inputs: tensors, and numbers that are part of its size key.
 
     ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
-    ``float_inputs``: inputs that are floats, which are no part of the size key.
+    ``float_inputs``: inputs that are floats, which are no part of the size key.  ``states``: inputs that may lie on the
+    host.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Work(abc.ABC):
     static: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     float_inputs: tuple[int, ...] = ()
+    states: GeneratorStates = GeneratorStates()
 
     @abc.abstractmethod
     def key(self, args: Sequence[Any]) -> Key:
@@ -99,6 +102,14 @@ class Work(abc.ABC):
     def floats(self, args: Sequence[Any]) -> tuple[float, ...]:
         """The floats of a call that kernels are handed the bits of: inputs, and what is computed from them."""
         return ()
+
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        """The sizes of a call that would be padded to some of ``sizes``, the nearest; None where it cannot be."""
+        return None
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        """A call's inputs padded to sizes ``larger``, which ``padded_key`` gave; ``key`` are those of ``args``."""
+        raise NotImplementedError
 
     def prepare(self, into: bool) -> None:  # noqa: B027 (most have nothing to do)
         """Load what the first ``run_into`` (or ``run``) would load, outside of any pool."""

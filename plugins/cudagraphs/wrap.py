@@ -17,12 +17,14 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, device_for
+from turret.hooks.graph_capture import GraphCapture
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
 from turret.plan.executor import load
 from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.plan_work import PlanWork
 from turret.plugins.cudagraphs.recorder import NotRecordable
@@ -40,10 +42,12 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
         return None
-    obstacles = capture_obstacles(plan, context.config.cudagraph_skip_dynamic_graphs)
+    config = context.config
+    obstacles = capture_obstacles(plan, config.cudagraph_skip_dynamic_graphs, config.cudagraph_collectives)
     if obstacles:
-        _skip(context, function, role, "; ".join(obstacles))
-        return None
+        _skip(context, function, plan, role, "; ".join(obstacles))
+        plain = _plain(function, plan)
+        return None if plain is function else plain
     if not plan.sections:
         return _graphed(context, function, plan, role, written_inputs(plan))
     sections = sections_of(plan)
@@ -54,11 +58,23 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
 def _section(context: CompileContext, section: PlanSection, role: Role) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
-    reasons = list(map(str, section.obstacles)) or capture_obstacles(section.plan)
+    reasons = list(map(str, section.obstacles)) or capture_obstacles(
+        section.plan, collectives=context.config.cudagraph_collectives
+    )
     if not reasons:
         return _graphed(context, function, section.plan, role, section.written)
-    _skip(context, function, role, "; ".join(reasons))
-    return function
+    _skip(context, function, section.plan, role, "; ".join(reasons))
+    return _plain(function, section.plan)
+
+
+def _plain(function: BoxedCallable, plan: Plan) -> BoxedCallable:
+    """A plan's function, beside which others are recorded."""
+    where = torch.device(plan.device)
+    device = device_for(where.type)
+    if device.graphs is None:
+        return function
+    index = where.index if where.index is not None else device.current_index()
+    return GeneratorStates.of(plan).on_host(function, functools.partial(device.graphs.is_recording, index))
 
 
 def _graphed(
@@ -67,24 +83,26 @@ def _graphed(
     """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
     device = device_for(torch.device(plan.device).type)
+    graphs = _graphs_of(device)
     try:
         work = PlanWork(
             plan,
-            lambda variant: now.copy().run(load, variant, context.store("load"), device.graphs.observer()),
+            lambda variant: now.copy().run(load, variant, context.store("load"), graphs.observer()),
             role,
             static=frozenset(plan.static_inputs),
             written=frozenset(written),
             own_memory=device.keeps_arena,
         )
     except NotRecordable as error:
-        _skip(context, function, role, str(error))
-        return function
+        _skip(context, function, plan, role, str(error))
+        return _plain(function, plan)
     place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
 
     def tell(message: str) -> None:
         context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
 
-    graphed = Graphed(work, function, place, settings, lambda stream: manager_of(place, stream, settings.outputs), tell)
+    plain, on_stream = _plain(function, plan), lambda stream: manager_of(place, stream, settings.outputs)
+    graphed = Graphed(work, plain, place, settings, on_stream, tell)
     graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
     return graphed
 
@@ -110,10 +128,16 @@ def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     return f"{title}.backward" if role == "backward" else title
 
 
+def _graphs_of(device: Device) -> GraphCapture:
+    """What records on a device; plans of devices without it have an obstacle that says so, and do not come here."""
+    assert device.graphs is not None
+    return device.graphs
+
+
 def place_of(device: Device, where: torch.device) -> Place:
     """Where work on one device is recorded."""
     where = torch.device(where.type, where.index if where.index is not None else device.current_index())
-    return Place(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
+    return Place(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
 
 
 _UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
@@ -123,12 +147,19 @@ _UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
 def settings_of(config: Any) -> Settings:
     """The options of graph capture."""
     sizes, again = config.cudagraph_max_recorded_sizes, config.cudagraph_unexpected_rerecord_limit
-    chosen = tuple(config.cudagraph_capture_sizes)
+    chosen, further = tuple(config.cudagraph_capture_sizes), config.cudagraph_further_sizes_after_calls
     if config.cudagraphs:
         outputs = config.cudagraph_outputs if config.cudagraph_trees else "legacy"
-        return Settings(outputs, capture_sizes=chosen, max_recorded_sizes=sizes, rerecord_limit=again)
+        return Settings(
+            outputs,
+            further_after_calls=further,
+            capture_sizes=chosen,
+            max_recorded_sizes=sizes,
+            rerecord_limit=again,
+        )
     return Settings(
         after_calls=config.cudagraph_after_calls,
+        further_after_calls=further,
         unasked=True,
         capture_sizes=chosen,
         max_recorded_sizes=min(sizes, _UNASKED_SIZES),
@@ -156,10 +187,14 @@ class _Skipped:
         return self.report
 
 
-def _skip(context: CompileContext, function: BoxedCallable, role: Role, reason: str) -> None:
+_REPORT = "graph_capture"
+"""The attribute of a function by which its report lives as long as it does."""
+
+
+def _skip(context: CompileContext, function: BoxedCallable, plan: Plan, role: Role, reason: str) -> None:
     """Leave a function as it is, on record for as long as it is there."""
-    plan = function.plan
     message = f"{plan.name} is not captured: {reason}"
     context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
-    function.graph_capture = _Skipped(FunctionReport(plan.name, role, plan.device, "", skipped=reason))
-    cudagraphs.functions.add(function.graph_capture)
+    skipped = _Skipped(FunctionReport(plan.name, role, plan.device, "", skipped=reason))
+    setattr(function, _REPORT, skipped)
+    cudagraphs.functions.add(skipped)

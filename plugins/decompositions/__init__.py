@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 
 
@@ -17,7 +18,7 @@ def turret_options() -> tuple[Option, ...]:
 
 
 @hookimpl
-def turret_decompositions(context: Any) -> Mapping[Any, Callable | None]:
+def turret_decompositions(context: CompileContext) -> Mapping[Any, Callable | None]:
     """See ``table.decomposition_table``; the option ``fallback_random`` keeps eager's random ops."""
     from turret.plugins.decompositions.table import decomposition_table
 

@@ -101,13 +101,13 @@ def backward(
     eps: float,
     output_mask: list[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    if 0 in x.shape:
+    first, second = (save_mean, save_rstd) if training else (running_mean, running_var)
+    if 0 in x.shape or first is None or second is None:
         return NotImplemented
     dtype, others = compute_dtype(x.dtype), [d for d in range(x.dim()) if d != 1]
-    if training:
-        mean, rstd = convert(save_mean, dtype), convert(save_rstd, dtype)
-    else:
-        mean, rstd = convert(running_mean, dtype), _rstd(convert(running_var, dtype), eps)
+    mean, rstd = convert(first, dtype), convert(second, dtype)
+    if not training:
+        rstd = _rstd(rstd, eps)
     centred, grad = aten.sub.Tensor(widen(x), _per_channel(mean, x)), widen(grad)
     total = aten.sum.dim_IntList(grad, others)
     along = aten.sum.dim_IntList(aten.mul.Tensor(grad, centred), others)

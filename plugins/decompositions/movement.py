@@ -140,8 +140,7 @@ def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: complex | 
     if isinstance(value, torch.Tensor) and (value.dim() or value.is_complex() > x.is_complex()):
         return NotImplemented
     filled = x if x.dim() else x.unsqueeze(0)
-    if not isinstance(value, torch.Tensor):
-        value = aten.full.default((), value, dtype=x.dtype, device=x.device)
+    one = value if isinstance(value, torch.Tensor) else aten.full.default((), value, dtype=x.dtype, device=x.device)
     where = [*[None] * _wrap(dim, filled.dim()), index]
-    written = aten.index_put.default(filled, where, convert(value, x.dtype))
+    written = aten.index_put.default(filled, where, convert(one, x.dtype))
     return written if x.dim() else aten.squeeze.dims(written, [0])

@@ -9,9 +9,10 @@ import functools
 from collections.abc import Callable
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from turret.hooks.devices import HOST
+from turret.torch_compat.dispatch import disable_current_modes
+from turret.torch_compat.function_overrides import DisableTorchFunction
 
 aten = torch.ops.aten
 ONE_PIECE = 32768
@@ -42,7 +43,7 @@ def by_vectors(
 @functools.cache
 def bytes_a_step() -> int:
     """Bytes of input that eager's vector loop takes at once, as one of its kernels shows; 64 with AVX2."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with disable_current_modes(), DisableTorchFunction():
         for step in (16, 32, 64, 128, 256, 512):
             nans = torch.full((step // 4,), float("nan"), dtype=torch.float32, device=HOST)
             if not aten.hardtanh_backward.default(torch.ones_like(nans), nans, -1.0, 1.0)[0]:

@@ -17,6 +17,7 @@ from turret.plan import Plan
 from turret.plan.launch.functions import NativeFunctions
 from turret.storage.artifact_cache import Store
 from turret.storage.environment import processor
+from turret.torch_compat.native import empty_strided_of
 
 _TYPE = "cpu"
 
@@ -43,7 +44,7 @@ class Cpu(Device):
 
     def allocator(self, device: torch.device) -> Allocator:
         # Torch's own entry for generated code: no dispatcher.
-        direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
+        direct = empty_strided_of("cpu")
         return super().allocator(device) if direct is None else direct
 
 

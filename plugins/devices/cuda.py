@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,18 +12,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret.graph.dtypes import HALF
-from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hooks.devices import (
+    Allocator,
+    Costs,
+    Device,
+    KernelFamily,
+    PlanLibrary,
+    ProductCosts,
+    ProductTime,
+    Properties,
+    Segment,
+)
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
 from turret.plan.frames import device_table_lengths
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library
+from turret.torch_compat.native import current_device_getter, empty_strided_of, stream_getter
 
 if TYPE_CHECKING:
     from turret.hooks.graph_capture import GraphCapture
     from turret.plan.launch.device import DeviceLibrary
 
 _TYPE = "cuda"
+
+
+_HOPPER = ProductCosts(
+    library=ProductTime(4.3, 4.1e6, 7e8),
+    rows=ProductTime(1.9, 4.2e6, 2e7),
+    thin=ProductTime(3.9, 4.05e6, 2e8),
+    tiles=ProductTime(5.0, 4.1e6, 5.2e8),
+    kernel=ProductTime(2.0, 4.1e6, 1e9),
+    misaligned=6.0,
+)
+"""Fitted to times of bfloat16 products on an H200 (``tests/benchmarks/products.py``), of generated kernels to the slow
+ones.  Five products of a decode step of one row take 3.9 to 32.6 us as rows and 6.3 to 35.5 us as calls; one of 4096 x
+3072 x 768 takes 35.2 us in tiles and 33.9 us as a call, and 10 us more in both with a GELU behind it; one of 4096 x
+50265 x 1024 takes 779 us in tiles and 4405 us as a call."""
 
 
 class Cuda(Device):
@@ -33,7 +60,7 @@ class Cuda(Device):
     keeps_arena = False
     # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
     channels_last = HALF
-    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0)
+    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0, launch_bytes=4 << 20)
 
     def properties(self, index: int) -> Properties:
         if not torch.cuda.is_available():
@@ -42,10 +69,21 @@ class Cuda(Device):
         arch = f"sm_{found.major}{found.minor}"
         return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
 
+    def driver(self, index: int) -> str:
+        from turret.plan.launch.driver_library import DRIVER
+
+        version = ctypes.c_int()
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(DRIVER).cuDriverGetVersion(ctypes.byref(version))
+        return str(version.value or "")
+
+    def products(self, arch: str) -> ProductCosts | None:
+        return _HOPPER if arch.startswith("sm_9") else None
+
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
         from turret.plan.launch.device import DeviceLibrary  # a process without a GPU has no use for the launcher
 
-        entry, (slots, sizes) = find_library(plan.library, store), device_table_lengths(plan)
+        entry, (slots, sizes) = find_library(plan.needed_library, store), device_table_lengths(plan)
         return LaunchedBinaries(DeviceLibrary(entry, store, torch.device(plan.device).index or 0, slots, sizes))
 
     def is_available(self) -> bool:
@@ -58,8 +96,7 @@ class Cuda(Device):
         return torch.cuda.device(index)
 
     def stream_getter(self, index: int) -> Callable[[], int]:
-        # 0.1 us; torch.cuda.current_stream costs several.
-        return functools.partial(torch._C._cuda_getCurrentRawStream, index)
+        return stream_getter(index)
 
     @functools.cached_property
     def graphs(self) -> GraphCapture:  # type: ignore[override]
@@ -70,12 +107,12 @@ class Cuda(Device):
     def allocator(self, device: torch.device) -> Allocator:
         through_dispatcher = super().allocator(device)
         # Torch's own entry for generated code: 1.0 us on a GPU's host, where torch.empty_strided takes 2.4.
-        direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        direct = empty_strided_of("cuda")
         if direct is None:
             return through_dispatcher
         if torch.cuda.device_count() == 1:
             return direct
-        current, index = torch._C._cuda_getDevice, device.index or 0
+        current, index = current_device_getter(), device.index or 0
 
         def on_device(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
             return (direct if current() == index else through_dispatcher)(shape, stride, dtype)

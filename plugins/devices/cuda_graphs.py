@@ -31,13 +31,14 @@ from turret.hooks.graph_capture import (
 )
 from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.native import cuda_function
 
 PoolId = tuple[int, int]
 
 
 def _torch(name: str) -> Any:
     """A function of torch's CUDA build."""
-    found = getattr(torch._C, name, None)
+    found = cuda_function(name)
     if found is None or not torch.cuda.is_available():
         why = f"has no torch._C.{name}" if found is None else "finds no CUDA device"
         raise TurretError(
@@ -247,11 +248,11 @@ class CudaCalls(threading.local):
         finally:
             self._noted = None
 
-    def begin(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
         if self._noted is None:
             return
         first = captured_nodes(*self._stream)
-        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"])
+        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"], stays)
         clear_stack()
 
     def end(self) -> None:

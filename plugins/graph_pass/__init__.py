@@ -1,21 +1,22 @@
 """The built-in ``turret_graph_pass`` hook: small passes over the FX graph, by phase.
 
 Each pass is ``run(module, context) -> bool`` (whether it changed something) and can be run alone.  All of them keep
-the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit.
+the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit (attention
+that is written out: up to rounding).
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from torch import fx
 
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import GraphPhase
 
 PASSES: dict[str, tuple[str, ...]] = {
-    "captured": (),
+    "captured": ("attention",),
     "joint": (
         "replayable_random",
         "dead_code",
@@ -25,14 +26,14 @@ PASSES: dict[str, tuple[str, ...]] = {
         "channels_last",
         "dead_code",
     ),
-    "forward": ("dead_code", "memory_order"),
-    "backward": ("dead_code", "memory_order"),
+    "forward": ("dead_code", "memory_order", "overlap_collectives"),
+    "backward": ("dead_code", "memory_order", "overlap_collectives"),
 }
 """Names of the modules of this folder to run at each phase, in order."""
 
 
 @hookimpl
-def turret_graph_pass(context: Any, phase: GraphPhase, module: fx.GraphModule) -> bool:
+def turret_graph_pass(context: CompileContext, phase: GraphPhase, module: fx.GraphModule) -> bool:
     """Run the passes of one phase."""
     changed = False
     for name in PASSES.get(phase, ()):

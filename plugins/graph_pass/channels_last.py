@@ -17,6 +17,7 @@ from torch import fx
 
 from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, value_of
 from turret.graph.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, uses_host_kernels
 from turret.torch_compat.layouts import is_contiguous_or_false
 
@@ -31,7 +32,7 @@ MIN_ACTIVATIONS_PER_WEIGHT = 2
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Convert the graph's image convolutions to channels-last, where that pays."""
     graph = module.graph
     convolutions = [n for n in graph.nodes if n.target is aten.convolution.default and _pays(n)]
@@ -135,7 +136,9 @@ def _convert_inputs(copy: fx.Node, original: fx.Node, fake_mode: Any) -> None:
         else:
             continue
         if not given.is_contiguous(memory_format=wanted):
-            copy.update_arg(position, _clone(copy.graph, copy.args[position], wanted, fake_mode))
+            operand = copy.args[position]
+            assert isinstance(operand, fx.Node)
+            copy.update_arg(position, _clone(copy.graph, operand, wanted, fake_mode))
 
 
 def _clone(graph: fx.Graph, source: fx.Node, memory_format: torch.memory_format, fake_mode: Any) -> fx.Node:
@@ -159,6 +162,7 @@ def _recompute(node: fx.Node, fake_mode: Any) -> bool:
         if not is_view(node):
             return False
     source = node.args[0]
+    assert isinstance(source, fx.Node)  # a view's is its base
     node.update_arg(0, _clone(node.graph, source, torch.contiguous_format, fake_mode))
     node.meta["val"] = compute_value(node, fake_mode)
     return True

@@ -8,13 +8,14 @@ import torch
 from torch import fx
 
 from turret.graph.op_traits import is_pure_call
+from turret.hooks.context import CompileContext
 from turret.plugins.graph_pass.visible import VisibleStorage
 
 _UNINITIALIZED = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 _TAGS = ("recompute", "ac_graph_id")
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Merge pure calls with the same target and arguments; values that leave the graph stay apart.
 
     Calls with different checkpoint tags are not merged: one is to be saved and the other to be recomputed.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
 from turret.graph.op_traits import is_pure_call
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import uses_host_kernels
 from turret.torch_compat.layouts import is_contiguous_or_false
 from turret.torch_compat.ops import OpOverload
@@ -41,7 +40,7 @@ _EXACT = _words(
 """Correctly rounded or exact on every device."""
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Replace every fresh contiguous tensor that has one value everywhere by a ``full`` of it.
 
     The value comes from running the op on one-element tensors of the CPU, so it is eager's to the bit; for
@@ -82,14 +81,16 @@ def _shape(fake: torch.Tensor) -> list[int]:
 def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
     """The one value of a node's tensor as a scalar tensor, or None when it has several or is not known."""
     fake = node.meta.get("val")
-    static = isinstance(fake, torch.Tensor) and all(isinstance(size, int) for size in fake.shape)
-    if node.op != "call_function" or not static or not is_compiled_dtype(fake.dtype):
+    if node.op != "call_function" or not isinstance(fake, torch.Tensor):
+        return None
+    if not all(isinstance(size, int) for size in fake.shape) or not is_compiled_dtype(fake.dtype):
         return None
     if node.target is aten.full.default:
         fill = node.args[1]
         return torch.full((), fill, dtype=fake.dtype) if isinstance(fill, (int, float, bool)) else None
     if node.target in _MOVES:
-        return uniform.get(node.args[0])
+        moved = node.args[0]
+        return uniform.get(moved) if isinstance(moved, fx.Node) else None
     inputs = node.all_input_nodes
     if not inputs or any(source not in uniform for source in inputs) or not _can_be_evaluated(node, fake.device):
         return None

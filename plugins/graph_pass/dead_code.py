@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import fx
 
 from turret.graph.op_traits import erase_unread
+from turret.hooks.context import CompileContext
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Erase unread calls and constants; inputs and effects stay."""
     return erase_unread(module.graph)

@@ -8,16 +8,16 @@ and writes to inputs keep their order among one another and against the readers 
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 import torch
 from torch import fx
 
 from turret.graph.op_traits import is_effectful, is_random_call, output_nodes, storage_root, tensor_bytes
+from turret.hooks.context import CompileContext
 from turret.torch_compat.ops import OpOverload
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Reorder calls in place; returns True when the order changed."""
     order = MemoryOrder(module.graph)
     best = min((order.original, order.late(), order.greedy()), key=order.peak)

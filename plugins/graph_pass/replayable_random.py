@@ -14,6 +14,7 @@ from torch import fx
 
 from turret.graph.fake_values import compute_value, fake_mode_of, value_of
 from turret.graph.ops import random_ops
+from turret.hooks.context import CompileContext
 from turret.torch_compat.layouts import is_contiguous_or_false
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -22,7 +23,7 @@ _NARROW, _WIDE = 2**28, 2**48
 same for 32 bits: from there on the first values of a range would come up visibly more often."""
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Rewrite what has a rule, unless ``fallback_random`` asks for eager's numbers."""
     if getattr(getattr(context, "config", None), "fallback_random", False):
         return False
@@ -89,7 +90,7 @@ class _Rewriter:
 def _size_argument(node: fx.Node) -> list:
     """The size as graph arguments: that of a ``rand``, or read off the tensor that a ``*_like`` op copies."""
     first = node.args[0]
-    if not isinstance(value_of(first), torch.Tensor):
+    if not isinstance(first, fx.Node) or not isinstance(value_of(first), torch.Tensor):
         return next(list(a) for a in node.args if isinstance(a, (list, tuple)))
     shape = node.meta["val"].shape
     if all(isinstance(size, int) for size in shape):

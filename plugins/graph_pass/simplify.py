@@ -14,12 +14,13 @@ import torch
 from torch import fx
 
 from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, value_of
+from turret.hooks.context import CompileContext
 from turret.plugins.graph_pass.visible import VisibleStorage
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Apply the rules until none fits."""
     graph = module.graph
     visible = VisibleStorage(graph)
@@ -114,6 +115,12 @@ def _full_slice(node: fx.Node) -> Any:
     return _first(node) if start in (None, 0) and isinstance(step, int) and step == 1 else None
 
 
+def _unmoved(node: fx.Node) -> Any:
+    """All dimensions where they were."""
+    dims: Any = node.args[1]
+    return _first(node) if list(dims) == sorted(dims) else None
+
+
 def _back_and_forth(node: fx.Node) -> Any:
     """``x`` in a dtype that holds all its values, and back again."""
     source = _first(node)
@@ -141,7 +148,7 @@ _IDENTITIES: dict[Any, Callable[[fx.Node], Any]] = {
     aten.view.default: _always,
     aten.expand.default: _always,
     aten.squeeze.dims: _always,
-    aten.permute.default: lambda node: _first(node) if list(node.args[1]) == sorted(node.args[1]) else None,
+    aten.permute.default: _unmoved,
     aten.slice.Tensor: _full_slice,
     aten.mul.Tensor: _times_one,
     aten.mul.Scalar: _times_one,

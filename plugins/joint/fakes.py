@@ -190,7 +190,7 @@ class TensorRecipe:
 
     __slots__ = ("device", "dtype", "offset", "shape", "stride", "views_first")
 
-    def __init__(self, value: torch.Tensor, views_first: bool) -> None:
+    def __init__(self, value: FakeTensor, views_first: bool) -> None:
         self.shape, self.stride, self.offset = tuple(value.shape), value.stride(), value.storage_offset()
         self.dtype, self.device, self.views_first = value.dtype, value.fake_device, views_first
 
@@ -278,11 +278,11 @@ _CORRECTED: dict[Any, Callable[[FakeTensor, tuple, dict[str, Any]], Any]] = {
 """What gives an op's result eager's layout, of the fake one and the arguments; None where it has that already."""
 
 
-def _is_plain(value: torch.Tensor) -> bool:
+def _is_plain(value: FakeTensor) -> bool:
     return value.constant is None and _is_static(value)
 
 
-def _is_backed(value: torch.Tensor) -> bool:
+def _is_backed(value: FakeTensor) -> bool:
     return value.constant is None and _is_strided(value) and is_backed(value)
 
 

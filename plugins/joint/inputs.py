@@ -18,6 +18,7 @@ from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.ops import neg_view
 
 aten = torch.ops.aten
 
@@ -73,13 +74,16 @@ class AliasGroup:
     def root(self) -> torch.Tensor | None:
         """The tensor that all members are views of (or are), where autograd knows it: no gradient of a leaf goes on."""
         roots = [e._base if e._is_view() else e for e in self.examples]
+        first = roots[0]
         apart = any(e._is_view() and e.is_leaf and e.requires_grad for e in self.examples)
-        alike = not apart and all(_plain_view(e) and e.dtype == roots[0].dtype for e in self.examples)
-        return roots[0] if alike and all(r is roots[0] for r in roots) else None
+        if first is None or apart or any(r is not first for r in roots):
+            return None
+        return first if all(_plain_view(e) and e.dtype == first.dtype for e in self.examples) else None
 
     def join(self, gradients: bool) -> None:
         """Make the members views of one fake memory."""
         root = self.root
+        assert root is not None  # members are joined where they have one
         flat = torch.empty(self.start + self.length, dtype=root.dtype, device=root.device)
         self.leaf = flat.as_strided((self.length,), (1,), self.start).detach()
         self.value = _require(root, self.leaf, gradients)
@@ -266,12 +270,12 @@ def _like(value: torch.Tensor) -> torch.Tensor:
         base = torch.empty(storage_length(value), dtype=value.dtype, device=value.device)
         made = base.as_strided(value.shape, value.stride(), value.storage_offset()).detach()
     made = made.conj() if value.is_conj() else made
-    return torch._neg_view(made) if value.is_neg() else made
+    return neg_view(made) if value.is_neg() else made
 
 
 def _not_negated(value: torch.Tensor) -> torch.Tensor:
     """What the graph takes for an input: the runtime copies those whose memory holds the negative of their values."""
-    return torch._neg_view(value) if value.is_neg() else value
+    return neg_view(value) if value.is_neg() else value
 
 
 def _as_view(value: torch.Tensor, made: torch.Tensor) -> torch.Tensor:

@@ -78,8 +78,8 @@ class CapturedRun:
 
     def _call(self, module: fx.GraphModule, node: fx.Node, args: tuple, kwargs: dict[str, Any]) -> Any:
         if node.op == "call_method":
-            return getattr(args[0], node.target)(*args[1:], **kwargs)
-        target = _attribute(module, node.target) if node.op == "call_module" else node.target
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        target = _attribute(module, str(node.target)) if node.op == "call_module" else node.target
         if isinstance(target, fx.GraphModule):
             return self.inline(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
+import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -137,9 +138,9 @@ class ForwardOutputs:
         return self.tracer.tracked(value) if isinstance(value, torch.Tensor) else None
 
     def _input(self, number: int, tracked: Tracked | None) -> InputInfo:
-        before = self.inputs.before[number]
         if tracked is None:
             return InputInfo()
+        before = self._before(number)
         value, storage = tracked.tensor, tracked.storage
         data = storage.version > 0 and not tracked.replaced
         layout = _changed_layout(tracked, before)
@@ -164,6 +165,12 @@ class ForwardOutputs:
             negated=before.negated,
         )
 
+    def _before(self, number: int) -> InputState:
+        """What a tensor among the inputs was before the run."""
+        state = self.inputs.before[number]
+        assert state is not None
+        return state
+
     def _check_resized(self, number: int, tracked: Tracked, written: bool) -> None:
         if written and self.tracer.seen_beyond(tracked):
             raise UnsupportedError(f"resize_ of input {number} to fewer elements, and a write to its memory beside it")
@@ -187,6 +194,7 @@ class ForwardOutputs:
     def _joined(self, group: AliasGroup) -> InputInfo:
         """The memory of inputs that autograd knows to be views of one tensor: written back as a whole."""
         value, before = group.value, group.before
+        assert before is not None  # the group is joined
         follows = value.requires_grad and value.grad_fn is not before.grad_fn
         return InputInfo(
             requires_grad=before.requires_grad,
@@ -571,7 +579,7 @@ def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> 
 
     def note(value: Any, source: SizeSource) -> None:
         expression = size_of_inputs(value) if isinstance(value, torch.SymInt) else None
-        if expression is not None and getattr(expression, "is_Symbol", False):
+        if isinstance(expression, sympy.Symbol):
             symbols.setdefault(expression.name, source)
 
     for number, value in enumerate(values):

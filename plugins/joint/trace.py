@@ -25,7 +25,7 @@ from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
-from turret.plugins.joint.ops.higher_order import HIGHER_ORDER
+from turret.plugins.joint.ops.higher_order.table import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
 from turret.plugins.joint.ops.rules import rule_of
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
@@ -34,6 +34,7 @@ from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
+from turret.torch_compat.distributed import forget_shardings
 
 
 def trace(
@@ -103,6 +104,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
     except TurretError:
         raise
     except Exception as error:
+        forget_shardings()
         _refuse_if_fakes_fail(captured)
         raise VerificationError(f"the trace failed where fake tensors do not: {error!r}") from error
 

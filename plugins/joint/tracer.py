@@ -19,7 +19,7 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.graph.wrapper_tensors import is_wrapper
-from turret.hooks.blame import blaming, owner
+from turret.hooks.registration.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
@@ -478,6 +478,7 @@ class Tracer(TorchDispatchMode):
         if form is not None:
             return self._write_in_sequence(func, form, args, kwargs, tensors)
         variant = pure_variant(func)
+        assert variant is not None  # only ops with one come here
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from turret.ir import Index, Size, call, flatten, index_value, random, size
+from turret.ir.expr import RandomKind
 from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
@@ -41,7 +42,9 @@ def iota(b: Builder, length: Size, *, start: Number, step: Number, **_: Any) -> 
 
 
 @lowering("turret.random")
-def turret_random(b: Builder, seed: TensorValue, shape: Any, stream: int, kind: str, dtype: torch.dtype) -> TensorValue:
+def turret_random(
+    b: Builder, seed: TensorValue, shape: Any, stream: int, kind: RandomKind, dtype: torch.dtype
+) -> TensorValue:
     """Numbers of a stream; dtypes whose bits are laid out otherwise than float32's run the reference."""
     if dtype not in (torch.float32, torch.int64) or (kind == "bits") != (dtype == torch.int64):
         return NotImplemented

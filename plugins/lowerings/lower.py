@@ -13,11 +13,11 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.externs import op_name
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
-from turret.graph.op_traits import BINDS, has_registered_effect, may_refuse_data, refuses_data
+from turret.graph.op_traits import BINDS, has_registered_effect, is_collective, may_refuse_data, refuses_data
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.host_scalars import expression
-from turret.hooks.blame import blaming, owner
 from turret.hooks.products import NodePlacement, Placement, StageGraph
+from turret.hooks.registration.blame import blaming, owner
 from turret.ir import (
     CopyInto,
     Definition,
@@ -28,7 +28,6 @@ from turret.ir import (
     Scatter,
     SizeSource,
     Statement,
-    StridedView,
     TensorDecl,
     bound_symbols,
     defined,
@@ -114,10 +113,10 @@ class _Lowerer:
         self.inputs.append(None)
         if isinstance(value, torch.SymInt | torch.SymFloat):
             expression = number_of(value)
-            if getattr(expression, "is_Symbol", False):
+            if isinstance(expression, sympy.Symbol):
                 # The number itself is a better source than a shape that happens to mention it.
-                kind = "float" if isinstance(value, torch.SymFloat) else "size"
-                self.symbols[expression.name] = SizeSource(number, None, kind)
+                is_float = isinstance(value, torch.SymFloat)
+                self.symbols[expression.name] = SizeSource(number, None, "float" if is_float else "size")
                 if isinstance(value, torch.SymInt):
                     self._note_hint(expression.name, value)
             elif isinstance(value, torch.SymFloat) or _is_given(expression):
@@ -146,7 +145,7 @@ class _Lowerer:
 
     def _note_size(self, extent: Any, source: SizeSource) -> None:
         expression = size(extent) if isinstance(extent, torch.SymInt) else None
-        if getattr(expression, "is_Symbol", False):
+        if isinstance(expression, sympy.Symbol):
             self.symbols.setdefault(expression.name, source)
             self._note_hint(expression.name, extent)
 
@@ -169,7 +168,7 @@ class _Lowerer:
 
     def _constant(self, node: fx.Node) -> Any:
         value: Any = self.graph.module
-        for name in node.target.split("."):
+        for name in str(node.target).split("."):
             value = getattr(value, name)
         if isinstance(value, PlannedBranch):
             return value.plan
@@ -207,7 +206,7 @@ class _Lowerer:
 
     def _control_flow(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if op_name(node.target) not in CONTROL_FLOW:
-            raise UnsupportedError(f"the higher-order op {node.target._name} in a compiled graph")
+            raise UnsupportedError(f"the higher-order op {op_name(node.target)} in a compiled graph")
         return self.builder.extern(node.target, args, kwargs, node.meta.get("val"), "control flow")
 
     def _op(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -240,7 +239,7 @@ class _Lowerer:
     def _number(self, node: fx.Node, value: Any) -> Any:
         """A number that is computed from others: a size as its expression, one that floats are part of by the host."""
         expression = number_of(value)
-        if not isinstance(value, torch.SymFloat) or expression.is_Symbol:
+        if not isinstance(value, torch.SymFloat) or isinstance(expression, sympy.Symbol):
             return expression
         return self._by_host(expression, is_float=True)
 
@@ -280,9 +279,10 @@ class _Lowerer:
 
     def _dtypes_fit(self, args: Any, value: Any) -> bool:
         """Whether kernels compute with the dtypes of a call's tensors."""
-        results = [v for v in (value if isinstance(value, list | tuple) else [value]) if v is not None]
-        tensors = [*_tensor_values(args), *(r for r in results if isinstance(r, torch.Tensor))]
-        return all(is_compiled_dtype(t.dtype) and t.device.type == self.graph.target.device_type for t in tensors)
+        results = value if isinstance(value, list | tuple) else [value]
+        kinds = [(t.dtype, t.device) for t in _tensor_values(args)]
+        kinds += [(r.dtype, r.device) for r in results if isinstance(r, torch.Tensor)]
+        return all(is_compiled_dtype(d) and device.type == self.graph.target.device_type for d, device in kinds)
 
     def _copy_into(self, args: Any) -> TensorValue:
         target, source = args[0], args[1]
@@ -415,9 +415,7 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
     kept = []
     for statement in reversed(statements):
         names = {decl.name for decl in defined(statement)}
-        effect = isinstance(statement, CopyInto) or (
-            not isinstance(statement, StridedView) and getattr(statement, "mutates", ())
-        )
+        effect = isinstance(statement, CopyInto) or (isinstance(statement, Extern) and statement.mutates)
         bound = numbers.intersection(bound_symbols(statement)) if binding else ()
         unread = not names and not bound_symbols(statement)
         if effect or unread or bound or names & alive or _is_noticed(statement):
@@ -437,7 +435,7 @@ def _is_noticed(statement: Statement) -> bool:
             values = [statement.expr, *(v for c in statement.coords for v in c.values)]
             return any(v.reports for v in (*values, statement.condition) if v is not None)
         case Extern():
-            return refuses_data(statement.op) or has_registered_effect(statement.op)
+            return refuses_data(statement.op) or has_registered_effect(statement.op) or is_collective(statement.op)
     return False
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch import fx
 
 from turret.graph.dtypes import HALF, compute_dtype
 from turret.graph.op_set import resolve
@@ -27,7 +28,7 @@ Operand: TypeAlias = TensorValue | Number
 
 def promoted(b: Builder) -> torch.dtype:
     """The dtype to which the node's tensor and number operands promote."""
-    operands = [a.meta["val"] if hasattr(a, "meta") else a for a in b.node.args]
+    operands: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in b.node.args]
     operands = [o for o in operands if isinstance(o, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat)]
     _, dtype = elementwise_dtypes(*operands, type_promotion_kind=TypePromotion.DEFAULT)
     return dtype

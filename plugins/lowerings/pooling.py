@@ -262,8 +262,8 @@ def _strided_pool(
 
 
 def _adaptive_pool(x: Sequence[Size], result: Sequence[Size], rank: int) -> _Pool | None:
-    windows = [_Adaptive.of(n, c) for n, c in zip(x[-rank:], result[-rank:], strict=True)]
-    return None if None in windows or 0 in x or 0 in result else _Pool(tuple(windows))
+    windows = [w for n, c in zip(x[-rank:], result[-rank:], strict=True) if (w := _Adaptive.of(n, c)) is not None]
+    return None if len(windows) < rank or 0 in x or 0 in result else _Pool(tuple(windows))
 
 
 OVERLAPPING = "windows that overlap: eager's kernel adds once where a gather tests each window"

@@ -8,6 +8,7 @@ import torch
 
 from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
+from turret.ir.expr import ReductionKind
 from turret.ir.index import product
 from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
@@ -42,7 +43,9 @@ class _Row:
         return index_value(flatten([v.index for v in self.variables], [v.extent for v in self.variables]))
 
 
-def _fold(b: Builder, kind: str, x: TensorValue, dims: Dims, keepdim: bool, dtype: torch.dtype) -> TensorValue:
+def _fold(
+    b: Builder, kind: ReductionKind, x: TensorValue, dims: Dims, keepdim: bool, dtype: torch.dtype
+) -> TensorValue:
     row = _Row(x, dims, keepdim)
     return b.define(b.result, lambda index: reduce(kind, row.variables, row.load(index, dtype)))
 
@@ -75,7 +78,7 @@ def prod(b: Builder, x: TensorValue, dtype: torch.dtype | None = None) -> Tensor
     return _fold(b, "prod", x, None, False, compute_dtype(b.result.dtype))
 
 
-def _extremum(kind: str, logical: str) -> Callable[..., TensorValue]:
+def _extremum(kind: ReductionKind, logical: ReductionKind) -> Callable[..., TensorValue]:
     def lower(b: Builder, x: TensorValue, dims: Dims = (), keepdim: bool = False) -> TensorValue:
         dtype = compute_dtype(x.dtype)
         return _fold(b, logical if dtype == torch.bool else kind, x, dims, keepdim, dtype)
@@ -87,7 +90,7 @@ lowering("amax")(_extremum("max", "any"))
 lowering("amin")(_extremum("min", "all"))
 
 
-def _truth(kind: str) -> Callable[..., TensorValue]:
+def _truth(kind: ReductionKind) -> Callable[..., TensorValue]:
     def lower(b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
         return _fold(b, kind, x, dims, keepdim, torch.bool)
 
@@ -98,7 +101,7 @@ lowering("any", "any.dim", "any.dims")(_truth("any"))
 lowering("all", "all.dim", "all.dims")(_truth("all"))
 
 
-def _position(kind: str) -> Callable[..., TensorValue]:
+def _position(kind: ReductionKind) -> Callable[..., TensorValue]:
     def lower(b: Builder, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
         row = _Row(x, dim, keepdim)
         dtype = torch.int32 if x.dtype == torch.bool else compute_dtype(x.dtype)

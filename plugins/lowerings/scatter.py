@@ -246,8 +246,9 @@ def _index_put(
     accumulate: bool,
     checked: bool,
 ) -> TensorValue:
-    if _is_one_mask(x, indices) and product(values.shape) == 1:
-        return _masked_put(b, x, indices[0], values, accumulate)
+    first = indices[0] if indices else None
+    if first is not None and _is_one_mask(x, indices) and product(values.shape) == 1:
+        return _masked_put(b, x, first, values, accumulate)
     where = advanced(x, indices)
     if where is None:
         return NotImplemented

@@ -6,11 +6,10 @@ minimum cut save less and recompute more (1: what is best for time; 0: recompute
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import fx
 
 from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import JointGraph, PartitionedGraph
 
@@ -36,7 +35,7 @@ def turret_options() -> tuple[Option, ...]:
 
 
 @hookimpl
-def turret_partition(context: Any, joint: JointGraph) -> PartitionedGraph:
+def turret_partition(context: CompileContext, joint: JointGraph) -> PartitionedGraph:
     """Cut by minimum cut or by saving everything; an inference graph passes through as the forward."""
     from turret.plugins.partition.stage import partition
 

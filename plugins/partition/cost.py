@@ -21,6 +21,7 @@ from turret.graph.op_traits import (
     is_effectful,
     is_random_call,
     is_view,
+    overload_of,
     size_hint,
     tensor_bytes,
 )
@@ -46,8 +47,8 @@ def recompute_cost(node: fx.Node) -> float:
     family = family_of(node.target)
     if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):
         return 0.0
-    rule = _RULES.get(family, _library_kernel)
-    return rule(node)
+    rule = None if family is None else _RULES.get(family)
+    return (rule or _library_kernel)(node)
 
 
 def _equates_rounded(node: fx.Node) -> bool:
@@ -93,7 +94,7 @@ def _costs(node: fx.Node) -> Costs:
 
 
 def _op_name(node: fx.Node) -> str:
-    return node.target._schema.name.split("::")[-1]
+    return overload_of(node)._schema.name.split("::")[-1]
 
 
 def _cost_class(node: fx.Node) -> Cost:

@@ -8,18 +8,17 @@ thus the exact minimum of saving and recomputing together, over all ways to feed
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 
 import attrs
 import torch
 from torch import fx
 
-from turret.graph.op_set import Family, family_of
 from turret.graph.op_traits import is_view, looks_at_memory, size_hint, storage_root, tensor_bytes, view_base
 from turret.graph.partitioning.analysis import JointAnalysis, is_size, is_tensor
 from turret.graph.partitioning.tags import Checkpoint, checkpoint_of, is_interior
 from turret.plugins.partition.flow import UNBOUNDED, FlowNetwork
+from turret.plugins.partition.traffic import LatePasses, is_written_late, materialized
 
 READ = 1.0
 WRITE = 1.0
@@ -82,7 +81,8 @@ def _capacity(cost: float, weight: float) -> int:
 def build_problem(analysis: JointAnalysis, cost: Callable[[fx.Node], float]) -> CutProblem:
     """Price every candidate of a joint graph; ``cost`` is the recompute cost of one node (``inf`` forbids it)."""
     backward = set(analysis.backward)
-    kept = _materialized(analysis, backward)
+    kept = materialized(analysis)
+    passes = LatePasses(analysis)
     traffic: dict[fx.Node, float | None] = {}
     memory: dict[fx.Node, int] = {}
     recompute: dict[fx.Node, float] = {}
@@ -94,8 +94,9 @@ def build_problem(analysis: JointAnalysis, cost: Callable[[fx.Node], float]) -> 
         tag = checkpoint_of(node)
         if tag is Checkpoint.MUST_RECOMPUTE and is_interior(node, backward) and not math.isinf(recompute[node]):
             traffic[node] = None
-        elif _written_out_late(node) and not math.isinf(recompute[node]):
-            recompute[node] += (READ + WRITE) * tensor_bytes(node.meta.get("val"))
+        elif is_written_late(node) and not math.isinf(recompute[node]):
+            again = READ if passes.stands_alone(node) else 0.0
+            recompute[node] += (READ + WRITE + again) * tensor_bytes(node.meta.get("val"))
     return CutProblem(analysis, traffic, memory, recompute)
 
 
@@ -114,42 +115,6 @@ def _tagged_cost(node: fx.Node, cost: float) -> float:
     if tag in (Checkpoint.MUST_RECOMPUTE, Checkpoint.PREFER_RECOMPUTE) and not math.isinf(cost):
         return 0.0
     return cost
-
-
-def _materialized(analysis: JointAnalysis, backward: set[fx.Node]) -> set[fx.Node]:
-    """Values that the forward writes to memory whether or not they are saved."""
-    kept = {node for node in analysis.forward_outputs if isinstance(node, fx.Node)}
-    for node in analysis.candidates:
-        if _is_library_call(node) or (node.target is operator.getitem and _is_library_call(node.args[0])):
-            kept.add(node)
-        elif is_tensor(node) and not is_view(node):
-            early = (user for user in _users_through_views(node) if user not in backward)
-            if any(_is_library_call(user) for user in early):
-                kept.add(node)
-    return kept
-
-
-def _is_library_call(node: fx.Node) -> bool:
-    """Whether a node reads and writes whole tensors in memory; sizes and plain Python calls do not count."""
-    if node.op != "call_function" or is_size(node) or node.target is operator.getitem:
-        return False
-    return family_of(node.target) in (None, Family.EXTERN, Family.WINDOW)
-
-
-def _written_out_late(node: fx.Node) -> bool:
-    """Whether some consumer is a library call, which needs a recomputed value in memory."""
-    return is_tensor(node) and not is_view(node) and any(map(_is_library_call, _users_through_views(node)))
-
-
-def _users_through_views(node: fx.Node) -> list[fx.Node]:
-    users, stack = [], list(node.users)
-    while stack:
-        user = stack.pop()
-        if is_view(user):
-            stack.extend(user.users)
-        else:
-            users.append(user)
-    return users
 
 
 def _memory(node: fx.Node, analysis: JointAnalysis) -> int:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from torch import fx
 
-from turret.errors import OptionError
 from turret.graph.op_traits import is_view
 from turret.graph.partitioning.analysis import JointAnalysis, analyze, is_tensor
 from turret.graph.partitioning.choice import costs, recomputed
 from turret.graph.partitioning.extract import extract
+from turret.hooks.context import CompileContext
 from turret.hooks.products import JointGraph, PartitionedGraph
 from turret.plugins.partition.budget import solve_with_budget
 from turret.plugins.partition.min_cut import CutProblem, build_problem
 from turret.plugins.partition.report import CutReport
 from turret.plugins.partition.save_all import save_everything
 
-PARTITIONERS = ("min_cut", "save_all")
 
-
-def partition(context: Any, joint: JointGraph) -> PartitionedGraph:
+def partition(context: CompileContext, joint: JointGraph) -> PartitionedGraph:
     """Cut by minimum cut or by saving everything; an inference graph passes through as the forward."""
-    partitioner, budget = _options(context)
+    partitioner, budget = context.config.partitioner, context.config.memory_budget
     if not joint.signature.training:
         return PartitionedGraph(joint.module, None, joint.signature, joint.num_forward_outputs, name=joint.name)
     analysis = analyze(joint)
@@ -33,16 +30,6 @@ def partition(context: Any, joint: JointGraph) -> PartitionedGraph:
     saved = everything if partitioner == "save_all" else solve_with_budget(problem, budget)
     report = _report(partitioner, budget, problem, analysis, saved, everything)
     return extract(joint, analysis, saved, str(report))
-
-
-def _options(context: Any) -> tuple[str, float]:
-    partitioner = getattr(context.config, "partitioner", "min_cut")
-    budget = float(getattr(context.config, "memory_budget", 1.0))
-    if partitioner not in PARTITIONERS:
-        raise OptionError(f"option partitioner={partitioner!r}: expected one of {', '.join(PARTITIONERS)}")
-    if not 0.0 <= budget <= 1.0:
-        raise OptionError(f"option memory_budget={budget!r}: expected a number between 0 and 1")
-    return partitioner, budget
 
 
 def _report(

@@ -16,6 +16,7 @@ from turret.graph.externs import op_name
 from turret.graph.obstacles import NAMED, is_named
 from turret.graph.op_set import Family, family_of, is_compiled_dtype, why_unsupported
 from turret.graph.op_traits import CAPTURED_CALL, is_view_op
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload
@@ -23,7 +24,7 @@ from turret.torch_compat.trees import pytree
 
 
 @hookimpl
-def turret_place(context: Any, graph: StageGraph) -> Placement:
+def turret_place(context: CompileContext, graph: StageGraph) -> Placement:
     """Placement of every call node, in graph order."""
     lowered = functools.cache(lambda: _lowered_ops(context, graph.target))
     nodes: dict[str, NodePlacement] = {}
@@ -50,7 +51,7 @@ def _is_named(node: fx.Node, names: tuple[str, ...]) -> bool:
 _OPS = (OpOverload, HigherOrderOperator)
 
 
-def _lowered_ops(context: Any, target: Target) -> frozenset[Any]:
+def _lowered_ops(context: CompileContext, target: Target) -> frozenset[Any]:
     tables = context.hooks.turret_lowerings(context=context, target=target)
     return frozenset(op for table in tables for op in table)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.hooks.products import Target
-    from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
 
 
 @hookimpl
@@ -23,11 +25,22 @@ def turret_options() -> tuple[Option, ...]:
 
 
 @hookimpl
-def turret_schedule(context: Any, program: LoopProgram, target: Target | None) -> Schedule:
+def turret_schedule(context: CompileContext, program: LoopProgram, target: Target | None) -> Schedule:
     """Fuse a program's definitions into kernels and put all steps in order."""
     from turret.plugins.schedule.stage import schedule
 
     return schedule(context, program, target)
+
+
+@hookimpl
+def turret_choice_cost(candidate: ProductCandidate, target: Target) -> float | None:
+    """What the device's ``ProductCosts`` say."""
+    costs = device_for(target.device_type).products(target.arch)
+    if costs is None:
+        return None
+    from turret.plugins.schedule.products import estimated_cost
+
+    return estimated_cost(candidate, costs)
 
 
 @hookimpl

@@ -6,12 +6,14 @@ import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 
+from turret.hooks.devices import device_for
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
-from turret.ir.schedule import Kernel
+from turret.ir.schedule import FusionKind, Kernel
 from turret.plugins.schedule.graph import StepGraph
 from turret.plugins.schedule.groups import Group, fuse, start
 from turret.plugins.schedule.kernels import kernel_of
@@ -25,6 +27,15 @@ LARGEST_KERNEL = 1500
 
 UNKNOWN_BYTES = 1 << 20
 """What a tensor of symbolic size is taken to weigh when fusions are compared."""
+
+MOST_PRODUCTS = 2
+"""Matrix products of one kernel (a gate and what it lets through): each keeps a tile of sums in registers."""
+
+MOST_TENSORS = 64
+"""Tensors of one kernel that has nothing but its loops in common."""
+
+OPEN_KERNELS = 4
+"""How many kernels of one shape a small one may still join: those that depend on one another stay apart."""
 
 BETWEEN = "another step lies between"
 """Reason of a fusion that other fusions may make possible."""
@@ -65,7 +76,42 @@ class Fuser:
             if first is not second and key not in tried:
                 tried.add(key)
                 self.consider(first, second)
+        self.gather_small()
+        return self.in_order()
+
+    def in_order(self) -> list[Group]:
+        """All groups, in program order."""
         return sorted(dict.fromkeys(self.groups.values()), key=lambda g: g.first)
+
+    def gather_small(self) -> None:
+        """Join kernels over the same loops, of which each takes less time than its launch.
+
+        They need share no tensor: counters of norms, small weights in an optimizer.
+        """
+        alike: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
+        for group in self.in_order():
+            launch = _launch_bytes(group)
+            extents = tuple(v.extent for v in group.outer)
+            if group.inner or self.traffic(group) >= launch or not all(isinstance(e, int) for e in extents):
+                continue
+            kernels = alike[launch, extents, *_devices(group)]
+            for other in kernels[-OPEN_KERNELS:]:
+                joined = len(self.names(other) | self.names(group)) <= MOST_TENSORS and self.consider(
+                    other, group, launch
+                )
+                if joined:
+                    kernels[kernels.index(other)] = joined
+                    break
+            else:
+                kernels.append(group)
+
+    def traffic(self, group: Group) -> int:
+        """Bytes that a group's kernel reads and writes, values that it hands on included."""
+        return sum(self.sizes[name] for name in self.names(group))
+
+    def names(self, group: Group) -> frozenset[str]:
+        """Tensors that a group reads or makes."""
+        return group.reads | group.made.keys()
 
     def pairs(self, units: list[Unit]) -> Iterable[tuple[int, int]]:
         """Producers with their consumers, and readers of one tensor with the readers that follow."""
@@ -102,15 +148,17 @@ class Fuser:
         inside = (first, second)
         return any(self.groups.get(n) not in inside for n in self.graph.readers.get(name, ()))
 
-    def consider(self, first: Group, second: Group) -> None:
-        """Fuse two groups if that is legal and worth it, and record why or why not."""
-        saved = self.saved(first, second)
+    def consider(self, first: Group, second: Group, launch: int = 0) -> Group | None:
+        """Fuse two groups if that is legal and worth it, and record why or why not; ``launch``: what one less is worth,
+        in bytes."""
+        saved = self.saved(first, second) + launch
         merged, reason = self.attempt(first, second, saved)
         self.decisions.append(FusionDecision(_label(first), _label(second), merged is not None, saved, reason))
         if merged is not None:
             self.graph.join(first, second)
             for member in merged.members:
                 self.groups[member.unit.number] = merged
+        return merged
 
     def attempt(self, first: Group, second: Group, saved: int) -> tuple[Group | None, str]:
         """The fused group, or None and the reason."""
@@ -123,12 +171,15 @@ class Fuser:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
+        connected = self.graph.connected(first, second)
+        if reason := _refuses_product(first, second, connected):
+            return None, reason
         if self.graph.would_cycle(first, second):
             return None, BETWEEN
         merged = fuse(first, second)
         if merged is None:
             return None, "loops do not line up"
-        kind = "vertical" if self.graph.connected(first, second) else "horizontal"
+        kind = self.kind(first, second) if connected else "horizontal"
         worth = self.score(
             FusionCandidate(
                 kind,
@@ -142,13 +193,38 @@ class Fuser:
             return None, f"score {worth}"
         return merged, kind
 
+    def kind(self, first: Group, second: Group) -> FusionKind:
+        """How two groups of which one uses the other hang together."""
+        if not first.matrix_products and not second.matrix_products:
+            return "vertical"
+        maker, taker = (first, second) if second.reads & first.made.keys() else (second, first)
+        return "epilogue" if maker.matrix_products or not taker.matrix_products else "prologue"
+
     def kernel(self, group: Group) -> Kernel:
         """The kernel a group would be by itself, for scoring."""
         return kernel_of(group, group.made, _label(group), self.elide_casts)
 
 
+def _refuses_product(first: Group, second: Group, connected: bool) -> str:
+    """Why a kernel of a matrix product takes no part in a fusion; empty where it may."""
+    products = first.matrix_products + second.matrix_products
+    if not products:
+        return ""
+    if not connected:
+        return "a matrix product is fused with what uses it alone"
+    if products > MOST_PRODUCTS:
+        return f"more than {MOST_PRODUCTS} matrix products in one kernel"
+    if any(group.inner and not group.matrix_products for group in (first, second)):
+        return "rows beside a matrix product"
+    return ""
+
+
 def _label(group: Group) -> str:
     return "+".join(m.unit.tensor.name for m in group.members[:4]) + ("+..." if len(group.members) > 4 else "")
+
+
+def _launch_bytes(group: Group) -> int:
+    return device_for(group.members[0].unit.tensor.device.type).costs.launch_bytes
 
 
 def _devices(group: Group) -> set[str]:

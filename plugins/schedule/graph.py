@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from turret.graph.externs import may_return_alias
-from turret.graph.op_traits import has_registered_effect
+from turret.graph.op_traits import has_registered_effect, is_collective
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
 from turret.plugins.schedule.groups import Group
 from turret.plugins.schedule.units import Unit
@@ -158,7 +158,7 @@ def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
         return
     before: dict[str, list[int]] = defaultdict(list)
     for unit in units:
-        symbols = mentioned_symbols(unit.statement, unit.expr) & bound
+        symbols = mentioned_symbols(unit.statement, unit.value) & bound
         for symbol in symbols:
             for number in before[symbol]:
                 after[number].append(unit.number)
@@ -174,7 +174,7 @@ def _has_effect(extern: Extern) -> bool:
     if isinstance(extern.op, HigherOrderOperator):
         return True
     tags = getattr(extern.op, "tags", ())
-    if torch.Tag.nondeterministic_seeded in tags or has_registered_effect(extern.op):
+    if torch.Tag.nondeterministic_seeded in tags or has_registered_effect(extern.op) or is_collective(extern.op):
         return True
     return extern.op._schema.is_mutable or not extern.outputs
 

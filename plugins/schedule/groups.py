@@ -78,6 +78,11 @@ class Group:
                     found.setdefault(name, {})[coords] = None
         return {name: list(coords) for name, coords in found.items()}
 
+    @functools.cached_property
+    def matrix_products(self) -> int:
+        """How many products of matrices are among the members."""
+        return sum(m.unit.is_matrix_product for m in self.members)
+
     @property
     def loops(self) -> tuple[Var, ...]:
         return self.outer + self.inner

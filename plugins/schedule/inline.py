@@ -44,11 +44,11 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
     in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
     levels = _levels(units) if in_half else {}
-    decisive = decisive_tensors(unit.expr for unit in units if unit.expr is not None) if in_half else frozenset()
+    decisive = decisive_tensors(unit.expr for unit in units if unit.value is not None) if in_half else frozenset()
     users = _users(units)
     gone: set[str] = set()
     for unit in units:
-        if unit.expr is None:
+        if unit.value is None:
             continue
         if elide_casts:
             unit.expr = keep_roundings(unit.expr, decisive)
@@ -98,7 +98,7 @@ def _alive(units: list[Unit], gone: set[str], needed: set[str]) -> list[Unit]:
 
 def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_casts: bool) -> None:
     """Replace a unit's loads of inlined tensors by their expressions at the loaded coordinates."""
-    if unit.expr is None or not any(node.tensor in gone for node in loads(unit.expr)):
+    if unit.value is None or not any(node.tensor in gone for node in loads(unit.expr)):
         return
 
     def replace(node: Expr) -> Expr | None:
@@ -142,7 +142,9 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
 def _can_take(users: list[Unit], unit: Unit) -> bool:
     """Whether all users are expressions which the unit's does not make too large."""
     own = expression_size(unit.expr)
-    return all(user.expr is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
+    if unit.expr.op != "load" and any(user.is_matrix_product for user in users):
+        return False  # matrix instructions take their operands as they lie in memory
+    return all(user.value is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
 
 
 def _levels(units: list[Unit]) -> dict[str, int]:
@@ -219,6 +221,7 @@ def _repeated(unit: Unit, user: Unit, coords: tuple[Index, ...], hints: Mapping[
 
 
 def _is_bijection(coords: tuple[Index, ...], unit: Unit) -> bool:
-    variables = [c.single_variable for c in coords if not c.is_constant]
+    moving = [c for c in coords if not c.is_constant]
+    variables = [variable for c in moving if (variable := c.single_variable) is not None]
     extents = [v.extent for v in unit.variables if v.extent != 1]
-    return None not in variables and len(set(variables)) == len(variables) and [v.extent for v in variables] == extents
+    return len(set(variables)) == len(moving) and [v.extent for v in variables] == extents

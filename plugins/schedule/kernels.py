@@ -54,23 +54,26 @@ def kernel_of(group: Group, stored: Container[str], name: str, elide_casts: bool
         for m in group.members
         if m.unit.tensor.name in stored
     )
-    origins = tuple(dict.fromkeys(o for m in group.members for o in m.unit.statement.origins))
-    sources = tuple(dict.fromkeys(m.unit.statement.source for m in group.members if m.unit.statement.source))
+    loops = [member.unit.loop for member in group.members]
+    origins = tuple(dict.fromkeys(origin for loop in loops for origin in loop.origins))
+    sources = tuple(dict.fromkeys(loop.source for loop in loops if loop.source))
     return Kernel(name, group.outer, group.inner, stores, origins, sources)
 
 
 def _scatter(unit: Unit) -> tuple[Step, ...]:
     """Two kernels: the initial values, then the scatter on top of them."""
     statement = unit.statement
+    assert isinstance(statement, Scatter)
     loops = tuple(Var(f"i{k}", extent) for k, extent in enumerate(statement.tensor.shape))
     coords = tuple(v.index for v in loops)
     name = statement.tensor.name
     value = load(statement.initial, coords, statement.tensor.dtype) if unit.fill is None else at(unit.fill, coords)
     initial = Store(name, coords, value)
+    sources = (statement.source,) if statement.source else ()
     write = Store(name, statement.coords, statement.expr, statement.mode, statement.condition)
     return (
         Kernel("", loops, (), (initial,), statement.origins),
-        Kernel("", statement.variables, (), (write,), statement.origins, (statement.source,)),
+        Kernel("", statement.variables, (), (write,), statement.origins, sources),
     )
 
 

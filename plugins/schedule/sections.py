@@ -17,6 +17,7 @@ import torch
 
 from turret.graph.externs import op_name
 from turret.graph.obstacles import NAMED, Obstacle, is_named, short_name, why_not_recorded
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.products import Target
 from turret.ir import (
@@ -35,6 +36,7 @@ from turret.ir import (
     references,
     used,
 )
+from turret.ir.batch_symbols import batch_symbols
 from turret.ir.expr import loads
 from turret.plan.builder import float_symbols, kernel_symbols
 
@@ -46,17 +48,21 @@ _SHOWN = 3
 
 @attrs.frozen(eq=False)
 class Cut:
-    """How a program's steps are cut; ``kinds[i]``: whether piece ``i`` is recorded, None for one that is neither."""
+    """How a program's steps are cut; ``kinds[i]``: whether piece ``i`` is recorded, None for one that is neither.
+
+    ``batches(steps)``: symbols that count samples which some steps treat one by one, as far as anybody wants to know.
+    """
 
     obstacle: Callable[[Step], Obstacle | None]
     kinds: Sequence[bool | None]
+    batches: Callable[[Sequence[Step]], tuple[str, ...]] = lambda steps: ()
 
     def ordered(self, order: Sequence[int], followers: Sequence[Collection[int]]) -> tuple[int, ...]:
         """Pieces (given in a legal order) in an order with the fewest sections; as given, where that has no more."""
         return in_few_sections(order, followers, self.kinds)
 
     def sections(self, steps: Sequence[Step]) -> tuple[ScheduleSection, ...]:
-        """Runs of steps of one kind; empty where all are recorded."""
+        """Runs of steps of one kind; empty where all are recorded, and there is nothing to say of them."""
         found: list[tuple[int, dict[Obstacle, None]]] = []
         begin = 0
         for number, step in enumerate(steps):
@@ -67,11 +73,16 @@ class Cut:
                 found[-1][1].update({} if obstacle is None else {obstacle: None})
                 begin = number + 1
         ends = [*(first - 1 for first, _ in found[1:]), len(steps) - 1]
-        sections = tuple(ScheduleSection(f, end, tuple(o)) for (f, o), end in zip(found, ends, strict=False))
-        return sections if any(not s.captured for s in sections) else ()
+        sections = tuple(
+            ScheduleSection(first, end, tuple(o), () if o else self.batches(steps[first : end + 1]))
+            for (first, o), end in zip(found, ends, strict=False)
+        )
+        return sections if any(s.obstacles or s.batch_symbols for s in sections) else ()
 
 
-def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: Sequence[Sequence[Step]]) -> Cut | None:
+def cut_for(
+    context: CompileContext, program: LoopProgram, target: Target | None, pieces: Sequence[Sequence[Step]]
+) -> Cut | None:
     """How to cut a program, given as the steps of each piece; None where none is recorded."""
     config = context.config
     if not config.cudagraphs or target is None or device_for(target.device_type).graphs is None:
@@ -79,8 +90,12 @@ def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: S
     dynamic = any(source.kind != "float" for source in program.symbols.values())
     if config.cudagraph_skip_dynamic_graphs and dynamic:
         return None
-    rules = _Rules(program, target, config.cudagraph_split_ops)
-    return Cut(rules.obstacle, [_kind(steps, rules.obstacle) for steps in pieces])
+    rules = _Rules(program, target, config.cudagraph_split_ops, config.cudagraph_collectives)
+    kinds = [_kind(steps, rules.obstacle) for steps in pieces]
+    if not dynamic or not config.cudagraph_capture_sizes:
+        return Cut(rules.obstacle, kinds)
+    sizes = [name for name, source in program.symbols.items() if source.kind == "size"]
+    return Cut(rules.obstacle, kinds, lambda steps: batch_symbols(steps, rules.declarations, sizes))
 
 
 def _kind(steps: Sequence[Step], obstacle: Callable[[Step], Obstacle | None]) -> bool | None:
@@ -96,8 +111,10 @@ def _is_neutral(step: Step) -> bool:
 class _Rules:
     """What cannot be recorded of one program's steps on one device."""
 
-    def __init__(self, program: LoopProgram, target: Target, split_ops: tuple[str, ...]) -> None:
-        self.declarations, self.split_ops = program.declarations(), split_ops
+    def __init__(
+        self, program: LoopProgram, target: Target, split_ops: tuple[str, ...], collectives: bool = False
+    ) -> None:
+        self.declarations, self.split_ops, self.collectives = program.declarations(), split_ops, collectives
         self.device = torch.device(target.device)
         self.scalars = {n for n, value in program.constants.items() if not value.dim()}
         self.of_data = symbols_of_data(program)
@@ -124,7 +141,7 @@ class _Rules:
     def _of_call(self, step: Extern) -> Obstacle | None:
         source = ": ".join(text for text in (step.location, step.source) if text)
         why = NAMED if self._is_named(step) else ""
-        why = why or why_not_recorded(step.op, step.args, self._index_dtypes(step))
+        why = why or why_not_recorded(step.op, step.args, self._index_dtypes(step), self.collectives)
         why = why or self._of_devices(step) or self._of_data(step)
         if not why and not any(references(step.args)) and not step.outputs:
             why = "is work of the host"

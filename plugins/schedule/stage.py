@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
+from turret.hooks.context import CompileContext
 from turret.hooks.products import Target
 from turret.ir import (
     CopyInto,
@@ -27,12 +27,19 @@ from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import minimize_peak_memory, needed_first, pieces_of
+from turret.plugins.schedule.products import choose_products
 from turret.plugins.schedule.sections import Cut, cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
 
 
-def schedule(context: Any, program: LoopProgram, target: Target | None = None) -> Schedule:
-    """Fuse a program's definitions into kernels and put all steps in order."""
+def schedule(context: CompileContext, program: LoopProgram, target: Target | None = None) -> Schedule:
+    """Choose how products are computed, fuse a program's definitions into kernels and put all steps in order."""
+    program, choices = choose_products(context, program, target, _schedule)
+    made = _schedule(context, program, target)
+    return attrs.evolve(made, choices=choices) if choices else made
+
+
+def _schedule(context: CompileContext, program: LoopProgram, target: Target | None) -> Schedule:
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
     needed = needed_in_memory(program, units)

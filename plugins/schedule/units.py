@@ -17,8 +17,10 @@ from turret.ir import (
     Scatter,
     Size,
     Statement,
+    StridedView,
     TensorDecl,
     Var,
+    has_matrix_product,
     product,
     used,
     walk,
@@ -30,29 +32,49 @@ from turret.ir.expr import loads
 class Unit:
     """One statement, numbered in program order.
 
-    For a definition: ``expr`` after inlining; ``rows`` are the variables that its reductions bind (or the one
+    For a definition: ``value`` after inlining; ``rows`` are the variables that its reductions bind (or the one
     that a scan runs along); ``iterations`` counts points of its loops, reductions included (a size).  For a scatter:
     ``fill`` defines its initial values where they depend on no tensor (zeros), so that they need no memory.
+    ``is_matrix_product``: its row is the depth of a product of two matrices, whose elements are each needed many times.
     """
 
     number: int
     statement: Statement
-    expr: Expr | None = None
+    value: Expr | None = None
     rows: tuple[Var, ...] = ()
     scans: bool = False
     fill: Definition | None = None
+    is_matrix_product: bool = False
 
     @property
     def is_loop(self) -> bool:
         return isinstance(self.statement, Definition)
 
     @property
+    def loop(self) -> Definition | Scatter:
+        """The statement, where it is made of loops."""
+        assert isinstance(self.statement, Definition | Scatter), self.statement
+        return self.statement
+
+    @property
+    def expr(self) -> Expr:
+        """The value of a definition."""
+        assert self.value is not None, self.statement
+        return self.value
+
+    @expr.setter
+    def expr(self, value: Expr) -> None:
+        self.value = value
+
+    @property
     def tensor(self) -> TensorDecl:
+        """What the statement makes; those of calls may make several."""
+        assert isinstance(self.statement, Definition | Scatter | StridedView), self.statement
         return self.statement.tensor
 
     @property
     def variables(self) -> tuple[Var, ...]:
-        return self.statement.variables
+        return self.loop.variables
 
     @property
     def iterations(self) -> Size:
@@ -61,11 +83,12 @@ class Unit:
 
     def reads(self) -> tuple[str, ...]:
         """Names of the tensors that the statement needs."""
-        if self.expr is not None:
+        if self.value is not None:
             return tuple(dict.fromkeys(node.tensor for node in loads(self.expr)))
         if self.fill is None:
             return used(self.statement)
         # The values that are scattered may come from the very tensor that is scattered into.
+        assert isinstance(self.statement, Scatter)
         itself = self.tensor.name
         return tuple(name for name in used(attrs.evolve(self.statement, initial=itself)) if name != itself)
 
@@ -97,7 +120,8 @@ def units_of(program: LoopProgram) -> list[Unit]:
     for number, statement in enumerate(program.statements):
         if isinstance(statement, Definition):
             rows, scans = row_variables(statement.expr)
-            units.append(Unit(number, statement, statement.expr, rows, scans))
+            product_ = bool(rows) and has_matrix_product(statement.expr)
+            units.append(Unit(number, statement, statement.expr, rows, scans, is_matrix_product=product_))
             if not rows and not loads(statement.expr):
                 fills[statement.tensor.name] = statement
         elif isinstance(statement, Scatter):

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
-from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
+from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
@@ -19,6 +19,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.modes import functorch_is_active
 
 
@@ -83,8 +84,7 @@ def autograd_function(
             finally:
                 set_torchs_callback(torchs_callback)
 
-    keep_torch_off(Compiled.backward.__code__)
-    Compiled.backward._torchdynamo_disable = True  # torch's compiled autograd calls it and does not look inside
+    keep_torch_out(Compiled.backward)
     forward = without_autocast(forward)
 
     def run_alone(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -114,11 +114,11 @@ def _recorded(
 
 def _own_views(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]] | None:
     """``replace(inputs, results)``: outputs that lie in an input's memory as views of that input, or None."""
-    views = [
-        (n, o.view_of, compile_layout(o.view_layout))
-        for n, o in enumerate(signature.graph_outputs)
-        if o.view_of is not None
-    ]
+    views = []
+    for number, output in enumerate(signature.graph_outputs):
+        if output.view_of is not None:
+            assert output.view_layout is not None
+            views.append((number, output.view_of, compile_layout(output.view_layout)))
     if not views:
         return None
     read_sizes = size_reader(signature)
@@ -153,7 +153,7 @@ class _Differentiation:
         self.lock = Lock()
 
     def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        if forward_ad._current_level >= 0:
+        if forward_ad_level() >= 0:
             _refuse_duals(gradients)
         backward = self.whole
         for n in self.differentiable:
@@ -244,14 +244,16 @@ class _Once:
 
     ``made`` is None before, so that a caller need not call for what is there."""
 
-    def __init__(self, make: Callable[[], BoxedCallable]) -> None:
+    def __init__(self, make: Callable[[], BoxedCallable | None]) -> None:
         self._make, self._lock = make, Lock()
         self.made: BoxedCallable | None = None
 
     def __call__(self) -> BoxedCallable:
         with self._lock:
             if self.made is None:
-                self.made = without_autocast(self._make())
+                function = self._make()
+                assert function is not None  # there is one for the gradients of all outputs, or it was asked for before
+                self.made = without_autocast(function)
             return self.made
 
 
@@ -331,6 +333,7 @@ def _tangent_reader(
 
 def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
     """A gradient of one output as the backward takes it: zeros where there is none, copied where strides differ."""
+    assert output.tangent_stride is not None  # every differentiable output has one
     shape, stride = compile_sizes(output.shape), compile_sizes(output.tangent_stride)
     dtype, device = getattr(torch, output.dtype), torch.device(output.device)
 

@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.errors import DoubleBackwardError
-from turret.frames.frame_hook import keep_torch_off
+from turret.frames.frame_hook import keep_torch_out
 from turret.hooks.signature import GraphSignature, Mutation, OutputKind
 
 Outputs = Sequence[Any]
@@ -175,5 +175,4 @@ class _Attach(torch.autograd.Function):
         return (None, None, *found)
 
 
-keep_torch_off(_Attach.backward.__code__)
-_Attach.backward._torchdynamo_disable = True
+keep_torch_out(_Attach.backward)

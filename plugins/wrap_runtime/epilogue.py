@@ -21,6 +21,7 @@ from turret.hooks.signature import (
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
 from turret.torch_compat.autograd import CreationMeta, preserve_version_counter, set_creation_meta
+from turret.torch_compat.ops import copy_each
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""
@@ -72,7 +73,7 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
 
 def _copy_each(targets: list[Any], values: list[Any], at_once: bool) -> None:
     if at_once:
-        torch._foreach_copy_(targets, values)
+        copy_each(targets, values)
     else:
         for target, value in zip(targets, values, strict=True):
             target.copy_(value)
@@ -151,6 +152,7 @@ def _effects(number: int, info: InputInfo) -> list[Effect]:
 
 
 def _layout_effect(number: int, info: InputInfo) -> Effect:
+    assert info.layout is not None
     layout, tracked = compile_layout(info.layout), info.tracked
 
     def change(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
@@ -208,6 +210,7 @@ def _maker(info: OutputInfo) -> Maker:
     if info.kind is OutputKind.SIZE:
         if info.value is None:
             return lambda inputs, results, sizes: results[index]
+        assert isinstance(info.value, int | str)
         size = compile_size(info.value)
         return lambda inputs, results, sizes: size(sizes)
     if info.kind is OutputKind.IS_INPUT:
@@ -226,7 +229,11 @@ def _viewer(info: OutputInfo) -> View:
 
     Autograd counts, records and refuses writes to it as it does those to eager's.
     """
-    make = _by_layout(info.layout) if info.steps is None else _by_steps(info.steps)
+    if info.steps is not None:
+        make = _by_steps(info.steps)
+    else:
+        assert info.layout is not None
+        make = _by_layout(info.layout)
     if info.alias is not AliasKind.VIEW:
         own = torch.Tensor.detach if info.alias is AliasKind.DETACHED else _data
         return lambda base, sizes: own(make(base, sizes)).requires_grad_(info.leaf)

@@ -43,6 +43,8 @@ class Result:
     loss_error: float = float("nan")
     weight_error: float = float("nan")
     reserved_bytes: int = 0
+    recordings: int = 0
+    """Most that Turret made of one graph."""
     failure: str = ""
 
 
@@ -62,8 +64,10 @@ def batch(inputs: Sequence[torch.Tensor], step: int, length: int | None) -> list
     return moved if length is None else [x[..., :length].clone() for x in moved]
 
 
-def train(workload: Workload, system: str, lengths: list[int | None], device: str) -> tuple[list[float], list[float]]:
-    """Losses and seconds of each step."""
+def train(
+    workload: Workload, system: str, lengths: list[int | None], device: str
+) -> tuple[list[float], list[float], int]:
+    """Losses and seconds of each step, and the most recordings that Turret made of one graph."""
     module = workload.module
     compiled = systems.compiler_of(system)(module)
     optimizer = torch.optim.SGD(module.parameters(), 1e-3, momentum=0.9)
@@ -80,7 +84,14 @@ def train(workload: Workload, system: str, lengths: list[int | None], device: st
         _wait(device)
         seconds.append(time.perf_counter() - start)
         losses.append(loss.item())
-    return losses, seconds
+    return losses, seconds, recordings() if system.startswith("turret") else 0
+
+
+def recordings() -> int:
+    """Most recordings that Turret made of one graph."""
+    import turret
+
+    return max((told.recordings for told in turret.cudagraphs.report().functions), default=0)
 
 
 def _wait(device: str) -> None:
@@ -103,7 +114,7 @@ def run(model: str, options: argparse.Namespace) -> list[Result]:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            result.losses, seconds = train(workload, system, lengths, options.device)
+            result.losses, seconds, result.recordings = train(workload, system, lengths, options.device)
         except Exception as error:
             result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             traceback.print_exc(limit=4)
@@ -123,8 +134,10 @@ def report(results: list[Result]) -> str:
     for r in results:
         times = [f"{r.seconds * 1e3:.3f}", f"{r.slowest:.2f}"]
         errors = [f"{r.loss_error:.1e}", f"{r.weight_error:.1e}"]
-        rows.append([r.model, r.system, *times, *errors, f"{r.reserved_bytes / 2**20:.0f}", r.failure[:60]])
-    header = ["model", "system", "ms a step", "slowest s", "loss error", "weight error", "reserved MiB", "failure"]
+        memory = f"{r.reserved_bytes / 2**20:.0f}"
+        rows.append([r.model, r.system, *times, *errors, memory, r.recordings, r.failure[:60]])
+    columns = ["ms a step", "slowest s", "loss error", "weight error", "reserved MiB", "recordings", "failure"]
+    header = ["model", "system", *columns]
     return measure.table(header, rows)
 
 

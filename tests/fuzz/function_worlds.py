@@ -19,7 +19,7 @@ from torch.utils.checkpoint import _checkpoint_without_reentrant_generator, chec
 
 from tests.fuzz.function_snapshot import Snapshot, difference_of
 from turret.errors import RecomputationError
-from turret.frames.saved_tensor_hooks import top_hooks
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 _CHECKPOINT = _checkpoint_without_reentrant_generator.__code__
 CALLS = 4
@@ -192,7 +192,7 @@ def close_checkpoints() -> None:
 
     Before torch 2.13 their hooks are in use for as long as a program keeps the exception, and with it their frames;
     every backward of the programs after it would compute their regions again."""
-    if top_hooks(False) is None:
+    if top_saved_tensor_hooks(False) is None:
         return
     for found in gc.get_objects():
         if type(found) is types.GeneratorType and found.gi_code is _CHECKPOINT:

@@ -224,6 +224,25 @@ def kernels_of_plans_are_replayed_over_other_memory(place: Place) -> list[str]:
     return [line]
 
 
+def batches_are_padded_to_sizes_that_are_recorded(place: Place) -> list[str]:
+    """A call of another size than those that are named is the first samples of a larger one."""
+    w, table = place.rand(64, 64), place.rand(100, 64)
+
+    def program(ids: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = F.layer_norm(F.embedding(ids, table), (64,))
+        return F.gelu(hidden @ w).softmax(-1), hidden.sum(-1)
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True, "cudagraph_capture_sizes": (8, 32)}
+    compiled = turret.compile(program, plugins=place.plugins, options=options)
+    for size in (5, 7, 8, 3, 20, 31, 32, 9, 6, 25):
+        ids = torch.randint(0, 100, (size, 4)).to(place.device)
+        for found, expected in zip(compiled(ids), program(ids), strict=True):
+            torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=1e-4, atol=1e-4)
+    told = max(turret.cudagraphs.report().functions, key=lambda f: f.padded_calls)
+    assert (told.recordings, told.padded_calls) == (2, 7), str(told)
+    return [f"{told.padded_calls} calls were padded, {told.recordings} recordings, {told.bytes_copied} bytes copied"]
+
+
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
     """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
     ones = torch.ones(4096, device=place.device)
@@ -440,6 +459,7 @@ def the_host_time_of_a_replay_is_shown(place: Place) -> list[str]:
 GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     library_calls_are_replayed_over_other_memory,
     kernels_of_plans_are_replayed_over_other_memory,
+    batches_are_padded_to_sizes_that_are_recorded,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

@@ -57,7 +57,9 @@ def _count_from_tensor(node: fx.Node, op: OpOverload) -> None:
     names = [argument.name for argument in op._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     offset = given.pop("storage_offset", None)
-    start = 0 if offset is None else _less(node, offset, given["self"])
+    source = given["self"]
+    assert isinstance(source, fx.Node)
+    start = 0 if offset is None else _less(node, offset, source)
     node.target, node.kwargs = _COUNTED_FROM_TENSORS[op], {}
     node.args = (*(given[name] for name in names if name in given), start)
 

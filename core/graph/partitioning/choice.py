@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from torch import fx
 
@@ -20,12 +19,13 @@ from turret.graph.partitioning.analysis import (
     parts_of,
     runs_once,
 )
+from turret.hooks.context import CompileContext
 from turret.hooks.products import JointGraph, PartitionedGraph
 
 Cost = Callable[[fx.Node], float]
 
 
-def costs(context: Any) -> Cost:
+def costs(context: CompileContext) -> Cost:
     """What computing one call again costs, in bytes of memory traffic, by ``turret_partition_cost``; asked once a call.
 
     Infinity: it must not run twice (a random draw, an effect, code that nobody knows).
@@ -64,6 +64,7 @@ def is_pinned(node: fx.Node, cost: Cost) -> bool:
     if node.op != "call_function":
         return node.op != "get_attr"
     source = node.args[0] if is_part(node) else node
+    assert isinstance(source, fx.Node)
     return runs_once(source) or math.isinf(cost(source)) or math.isinf(cost(node))
 
 

@@ -42,7 +42,7 @@ class SavedValues:
             node.op == "call_function" and is_mutating_op(node.target) for node in joint.module.graph.nodes
         )
         named = {node.name: number for node, number in numbers.items()}
-        inputs = parts.backward.graph.find_nodes(op="placeholder")
+        inputs = parts.graph_of("backward").graph.find_nodes(op="placeholder")
         values = (*parts.saved_sizes, *parts.saved_tensors)
         self.inputs = [(node.name, node.meta.get("val")) for node in inputs[: len(values)]]
         self.positions: dict[int, int] = {}
@@ -67,7 +67,7 @@ class SavedValues:
         if len(analysis.tangents) != tangents:
             raise UnsupportedError(f"graph {self.joint!r} was not traced for fewer gradients (CapturedGraph.tangents)")
         saved = {node: p for node in analysis.candidates if (p := self._position(node, numbers)) is not None}
-        emitted = backward_order(analysis, saved)
+        emitted = backward_order(analysis, frozenset(saved))
         _refuse_unsaved(joint, analysis, emitted, cost)
         given = self.symbols.keys() | {symbol_of(node) for node in saved if is_size(node)}
         unknown = free_symbols([*emitted, *analysis.tangents]) - given

@@ -21,7 +21,7 @@ from turret.graph.scalar_ops import COMBINED_BY, neutral_value
 from turret.hooks.devices import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION
 from turret.ir.emit.emitter import ExprFacts, Mask, Namer, Printer, TextEmitter, infix, written_size
 from turret.ir.emit.scopes import Scope
-from turret.ir.expr import OPS, Expr, divides_by_zero, range_error, walk
+from turret.ir.expr import OPS, Expr, divides_by_zero, expr_of, range_error, walk
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest, accumulator_dtype
 
@@ -172,6 +172,7 @@ class Block(Scope):
 
     def close(self) -> None:
         """Hand the finished block to the parent."""
+        assert self.parent is not None
         self.parent.lines += self.text()
 
     def text(self) -> list[str]:
@@ -282,7 +283,7 @@ class CEmitter(TextEmitter):
         if isinstance(atom, Var):
             return scope.variable(atom)
         if isinstance(atom, Value):
-            return self.value(atom.expr, scope, mask)
+            return self.value(expr_of(atom), scope, mask)
         numerator = self.index(atom.numerator, scope, mask)
         sign = "/" if isinstance(atom, Div) else "%"
         low, high = atom.numerator.bounds()
@@ -369,6 +370,7 @@ class CEmitter(TextEmitter):
 
     def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         """A reduction as a plain loop where its value is wanted; innermost is the loop that a scan in it goes along."""
+        assert isinstance(scope, Block)
         kind, dtype = expr.payload.kind, accumulator_dtype(expr.payload.kind, expr.dtype)
         wide, total = self.ctype(dtype), self.fresh("q")
         scanned = {node.payload[1] for node in walk(expr.args[0]) if node.op == "scan"}
@@ -388,6 +390,7 @@ class CEmitter(TextEmitter):
             raise UnsupportedError(f"{self.language} kernels have no scan over {variable} around another loop")
         dtype, state = accumulator_dtype(kind, expr.dtype), self.fresh("state")
         wide, result = self.ctype(dtype), self.ctype(expr.dtype)
+        assert scope.parent is not None  # the loop that the scan goes along is open
         scope.parent.line(f"{wide.value} {state} = {self.literal(neutral_value(kind, dtype), dtype)};")
         value = f"({wide.value}){self.value(expr.args[0], scope)}"
         scope.line(f"{state} = {self.combine_text(kind, wide, state, value)};")

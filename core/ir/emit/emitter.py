@@ -35,7 +35,7 @@ def written_size(
     value: Size,
     namer: Namer,
     number: Callable[[int], str],
-    printer_of: Callable[[str, tuple], Printer | None],
+    printer_of: Callable[[str, tuple[Any, ...]], Printer | None],
     language: str,
 ) -> str:
     """A size as an expression; ``UnsupportedError`` names a function of sizes that the language does not know.
@@ -83,7 +83,8 @@ class ExprFacts:
 
     def atom_variables(self, atom: Var | Div | Mod | Value) -> frozenset[Var]:
         """Loops that one atom of an index needs."""
-        return atom.variables
+        found: frozenset[Var] = atom.variables
+        return found
 
     def level(self, expr: Expr) -> int:
         """How many phases of row reductions must be over before ``expr`` can be evaluated."""

@@ -170,7 +170,7 @@ def _by_turret(pipeline: Pipeline, graph: StageGraph, cluster: Cluster) -> tuple
         return part, load(plan, pipeline.context.store("load"))
 
 
-def _ask(pipeline: Pipeline, name: str, **arguments: Any) -> tuple[Callable | None, str]:
+def _ask(pipeline: Pipeline, name: str, **arguments: Any) -> tuple[Callable[..., Any] | None, str]:
     """What the first plugin that takes a graph made of it, and that plugin's name."""
     function, plugin = pipeline.offer(HOOK, name, name=name, **arguments)
     if function is not None and not callable(function):

@@ -92,7 +92,7 @@ def assembled(
         run, whose = _outer_function(outer, parts), name
     sizes, fit = sizes_of(interface), output_fitter(interface, whose)
 
-    def call(args: list) -> list:
+    def call(args: list[Any]) -> list[Any]:
         known = sizes(args)
         memories = {_memory(a): id(a) for a in args if isinstance(a, torch.Tensor)}
         with torch.no_grad():
@@ -106,7 +106,7 @@ def _memory(value: torch.Tensor) -> int | None:
     return value.untyped_storage()._cdata if value.layout is torch.strided else None
 
 
-def _apart(results: list, memories: dict[int | None, int], visible: int) -> list:
+def _apart(results: list[Any], memories: dict[int | None, int], visible: int) -> list[Any]:
     """``results`` with copies of those that lie in the memory of an input or of one before."""
     for number, value in enumerate(results):
         if isinstance(value, torch.Tensor) and (memory := _memory(value)) is not None:
@@ -137,7 +137,7 @@ class _Runs(torch.nn.Module):
         self.fit_inputs = input_fitter(part.interface, part.eager_inputs)
         self.fit_outputs = output_fitter(part.interface, f"{part.name}, compiled by {part.compiler or 'turret'},")
 
-    def forward(self, *args: Any) -> list:
+    def forward(self, *args: Any) -> list[Any]:
         given = list(args)
         sizes = self.sizes(given)
         if self.fit_inputs is not None:

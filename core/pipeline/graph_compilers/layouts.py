@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeGuard
 
 import attrs
 import torch
@@ -65,7 +65,7 @@ def interface_of(
     return Interface(tuple(inputs), tuple(outputs), {n: s for n, s in symbols.items() if n in used})
 
 
-def _is_strided(value: Any) -> bool:
+def _is_strided(value: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
@@ -77,10 +77,11 @@ def _symbols(values: Sequence[Any]) -> dict[str, SizeSource]:
             found[value.node.expr.name] = SizeSource(number, None)
     for number, value in enumerate(values):
         if _is_strided(value):
-            for kind, sizes in (("size", value.shape), ("stride", value.stride())):
-                for dimension, size in enumerate(sizes):
-                    if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                        found.setdefault(size.node.expr.name, SizeSource(number, dimension, kind))
+            sizes = [(s, SizeSource(number, d)) for d, s in enumerate(value.shape)]
+            sizes += [(s, SizeSource(number, d, "stride")) for d, s in enumerate(value.stride())]
+            for size, source in sizes:
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    found.setdefault(size.node.expr.name, source)
     return found
 
 
@@ -135,7 +136,7 @@ def fitter(layout: TensorLayout, what: str, error: type[Exception]) -> Fit:
     device = torch.device(layout.device)
     shape_of, stride_of = _compiled(layout)
 
-    def refuse(value: Any, shape: Sequence[int]) -> None:
+    def refuse(value: Any, shape: Sequence[int]) -> NoReturn:
         raise error(f"{what} is {_described(value)}; expected {dtype} of shape {tuple(shape)} on {device}")
 
     def fit(value: Any, sizes: Sizes) -> torch.Tensor:
@@ -190,7 +191,7 @@ def sizes_of(interface: Interface) -> Callable[[Sequence[Any]], Sizes]:
     return lambda args: {name: read(args[position]) for name, position, read in readers}
 
 
-def input_fitter(interface: Interface, which: Sequence[int]) -> Callable[[list, Sizes], None] | None:
+def input_fitter(interface: Interface, which: Sequence[int]) -> Callable[[list[Any], Sizes], None] | None:
     """A function that lays the inputs ``which`` out as the trace has them, in place; None where there is none.
 
     What eager's calls give may be laid out in another way than their fake implementations say.
@@ -203,21 +204,21 @@ def input_fitter(interface: Interface, which: Sequence[int]) -> Callable[[list, 
     if not fits:
         return None
 
-    def fit_inputs(args: list, sizes: Sizes) -> None:
+    def fit_inputs(args: list[Any], sizes: Sizes) -> None:
         for number, fit in fits:
             args[number] = fit(args[number], sizes)
 
     return fit_inputs
 
 
-def output_fitter(interface: Interface, whose: str) -> Callable[[Any, Sizes], list]:
+def output_fitter(interface: Interface, whose: str) -> Callable[[Any, Sizes], list[Any]]:
     """A function that checks what a compiled graph returned, and lays it out as the stages around it expect."""
     fits = [
         None if layout is None else fitter(layout, f"output {n} of {whose}", PluginError)
         for n, layout in enumerate(interface.outputs)
     ]
 
-    def fit_outputs(results: Any, sizes: Sizes) -> list:
+    def fit_outputs(results: Any, sizes: Sizes) -> list[Any]:
         if not isinstance(results, (tuple, list)) or len(results) != len(fits):
             raise PluginError(f"{whose} returned {_shown(results)}; expected a tuple or list of {len(fits)}")
         return [r if fit is None else fit(r, sizes) for r, fit in zip(results, fits, strict=True)]

@@ -18,12 +18,12 @@ HOOK = "turret_compile_graph"
 LOAD = "turret_load_graph"
 
 
-def boxed(function: Callable) -> BoxedCallable:
+def boxed(function: Callable[..., Any]) -> BoxedCallable:
     """A plugin's callable, taking a list; it is emptied by then."""
     if getattr(function, "_boxed_call", False):
         return function
 
-    def run(args: list) -> Any:
+    def run(args: list[Any]) -> Any:
         results = function(*args)
         args.clear()
         return results
@@ -41,9 +41,9 @@ def guarded(
     """
     failed = False
 
-    def call(args: list) -> Any:
+    def call(args: list[Any]) -> Any:
         nonlocal failed
-        if failed:
+        if failed and module is not None:
             return fx.Interpreter(module).run(*args)
         count = len(args)
         try:

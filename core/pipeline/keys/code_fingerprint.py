@@ -35,7 +35,7 @@ _REPRESENTED = (
     pathlib.PurePath, types.GenericAlias, types.UnionType, typing.TypeVar,
 )  # fmt: skip
 """Kinds of values that their text tells apart."""
-_TUPLE_GETTER = type(collections.namedtuple("_Sample", "field").field)
+_TUPLE_GETTER = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 UNSEEN = frozenset(
     {
@@ -278,7 +278,7 @@ class _Walk:
         self.text(value.name)
         self.values("member", (type(value), value.value))
 
-    def _reference(self, value: weakref.ref) -> None:
+    def _reference(self, value: weakref.ref[Any]) -> None:
         self.value(value())
 
     def _tensor(self, value: torch.Tensor) -> None:

@@ -33,6 +33,30 @@ class Artifact:
     saved_tensors: int = 0
     saved_sizes: int = 0
 
+    @property
+    def saved(self) -> tuple[int, int]:
+        """How many tensors, and how many sizes, the forward saves."""
+        return self.saved_tensors, self.saved_sizes
+
+    @property
+    def forward_signature(self) -> GraphSignature:
+        """The signature; ``CacheError`` where this is a backward, which has none."""
+        if self.signature is None:
+            raise CacheError("what is stored as a forward has no signature; turret cache clear removes it")
+        return self.signature
+
+
+@attrs.frozen(eq=False)
+class CacheEntry:
+    """Where one graph is stored, and all that it compiles to: a cache, and the graph's key in it."""
+
+    cache: GraphCache
+    key: str
+
+    def graph(self) -> Any:
+        """The captured graph itself, a ``StoredGraph``, or None."""
+        return self.cache.get_graph(self.key)
+
 
 def with_usable_cache(config: Config) -> Config:
     """``config``, with the cache off (and a warning) where its folder is unusable."""

@@ -30,6 +30,8 @@ from turret.pipeline.keys.code_fingerprint import fingerprint
 from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
+from turret.torch_compat.modes import attention_enabled, fills_uninitialized_memory
+from turret.torch_compat.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
 """Notes on nodes of a captured graph that change what it compiles to."""
@@ -89,8 +91,9 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         repr(modes),
         repr(autocast_state()),
         str(torch.get_default_dtype()),
-        repr((torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)),
+        repr((torch.are_deterministic_algorithms_enabled(), fills_uninitialized_memory())),
         repr(torch.backends.mkldnn.enabled),
+        repr([is_enabled() for is_enabled in attention_enabled.values()]),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
@@ -192,6 +195,7 @@ def function_name(target: Any) -> str:
     """A function's name that is the same in every process; raises ``Unstable`` where it has none."""
     if isinstance(target, OPERATORS):
         return f"{type(target).__name__} {target}"
+    name = getattr(target, "__name__", None)
     if isinstance(target, types.FunctionType | types.BuiltinFunctionType | type | types.MethodDescriptorType):
         owner = getattr(target, "__module__", None) or getattr(
             getattr(target, "__objclass__", None), "__module__", None
@@ -201,10 +205,9 @@ def function_name(target: Any) -> str:
             return _local_name(target)
         if root in ("torch", "_operator", "operator", "math", "builtins"):
             return f"{owner}.{target.__qualname__}"
-        if owner is None and getattr(torch, target.__name__, None) is target:
-            return f"torch.{target.__name__}"
-    name = getattr(target, "__name__", None)
-    if name is not None and any(getattr(m, name, None) is target for m in (torch, torch._C._nn, torch.nn.functional)):
+        if owner is None and name is not None and getattr(torch, name, None) is target:
+            return f"torch.{name}"
+    if name is not None and any(getattr(m, name, None) is target for m in (torch, nn_c, torch.nn.functional)):
         return f"torch:{name}"
     raise Unstable(f"a call of {name or target!r}")
 

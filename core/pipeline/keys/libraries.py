@@ -27,7 +27,7 @@ def is_library(name: Any) -> bool:
 def is_library_function(function: types.FunctionType) -> bool:
     """Whether a function's globals are a library's module, and not a namespace that calls itself so."""
     name = function.__globals__.get("__name__")
-    return is_library(name) and vars(sys.modules.get(name, builtins)) is function.__globals__
+    return isinstance(name, str) and is_library(name) and vars(sys.modules.get(name, builtins)) is function.__globals__
 
 
 def extension_text(module: str) -> str:

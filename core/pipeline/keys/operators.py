@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from turret.graph.op_traits import has_registered_effect
-from turret.hooks.vouched_ops import voucher
+from turret.hooks.registration.vouched_ops import voucher
 from turret.pipeline.keys.libraries import extensions_text, is_library
 from turret.torch_compat.decompositions import torch_tables
 from turret.torch_compat.dispatch import has_kernel_for, parse_dispatch_key

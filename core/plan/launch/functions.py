@@ -31,8 +31,8 @@ class NativeFunctions(PlanLibrary):
     @classmethod
     def of_plan(cls, plan: Plan, store: Store | None) -> NativeFunctions:
         """Load what the plan names; ``CacheError`` where it is gone, ``OSError`` where it is no library."""
-        entry = find_library(plan.library, store)
-        return cls(plan, entry[plan.library.file], entry.key)
+        entry = find_library(plan.needed_library, store)
+        return cls(plan, entry[plan.needed_library.file], entry.key)
 
     def segment(self, launch: Launch) -> Segment:
         function = getattr(self._handle, launch.function)

@@ -8,10 +8,17 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from turret.errors import TurretError
-from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode
+from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode, WorkKind
 from turret.plan.launch.driver_library import GRAPHS, message
 from turret.plan.launch.enums import NodeKind
 from turret.storage.artifact_cache import Store
+
+_WORK: dict[NodeKind, WorkKind] = {
+    NodeKind.KERNEL: "kernel",
+    NodeKind.COPY: "copy",
+    NodeKind.CLEAR: "clear",
+    NodeKind.OTHER: "other",
+}
 
 
 def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) -> None:
@@ -77,7 +84,7 @@ class NativeGraph:
         count = library.turret_node_bytes(handle, number)
         arguments = ctypes.string_at(library.turret_node_arguments(handle, number), count) if count else b""
         kind, name = library.turret_node_kind(handle, number), library.turret_node_name(handle, number)
-        return RecordedNode(NodeKind(kind).name.lower(), name.decode(errors="replace"), arguments)
+        return RecordedNode(_WORK[NodeKind(kind)], name.decode(errors="replace"), arguments)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """Write addresses, for all later replays; nothing is written where one of them has no place."""

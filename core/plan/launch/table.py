@@ -136,7 +136,10 @@ def _launch(step: KernelLaunch) -> list[int]:
     words.append(len(step.assumes))
     for assumed in step.assumes:
         words += _sized(assumed)
-    return words + _launch(step.otherwise) if step.assumes else words
+    if not step.assumes:
+        return words
+    assert step.otherwise is not None
+    return words + _launch(step.otherwise)
 
 
 def _parameter(parameter: Parameter) -> list[int]:

@@ -219,7 +219,7 @@ class Builder:
 
     def index(self, shape: Sequence[int], bound: int, negative: bool = False, unique: bool = False) -> str:
         """A new int64 input of indices below ``bound``; declines when there is nothing to index."""
-        if bound <= 0 and math.prod(shape):
+        if bound <= 0 and 0 not in shape:
             raise Declined
         fill = "permutation" if unique else "signed_index" if negative else "index"
         if unique and (len(shape) != 1 or shape[0] > bound):

@@ -14,13 +14,12 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from turret.hooks.devices import HOST
 from turret.testing.corpus.inputs import Mover
 from turret.testing.corpus.program import Inputs
 from turret.testing.corpus.seeding import seed_generators
+from turret.torch_compat.opinfo import OpInfo, SampleInput, op_db
 
 OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 """Beside float32, one of these is tried, a different one for different operations."""

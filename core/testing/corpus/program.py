@@ -148,7 +148,7 @@ class Program:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arguments."""
-        return tuple(spec.name for spec in (*self.inputs, *self.numbers))
+        return (*(tensor.name for tensor in self.inputs), *(number.name for number in self.numbers))
 
     def __str__(self) -> str:
         return self.source()

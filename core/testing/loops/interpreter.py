@@ -19,7 +19,7 @@ from torch import Tensor
 
 from turret.errors import TurretError
 from turret.graph.ops.random_ops import random_numbers
-from turret.ir.expr import OPS, Expr, fresh_variable, range_error, rewrite
+from turret.ir.expr import OPS, Expr, expr_of, fresh_variable, range_error, rewrite
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.program import (
     CopyInto,
@@ -235,7 +235,7 @@ class Evaluation:
             shape[loops.index(atom)] = -1
             return torch.arange(self.machine.extent(atom.extent)).reshape(shape)
         if isinstance(atom, Value):
-            return self.value(atom.expr, loops, guard)
+            return self.value(expr_of(atom), loops, guard)
         numerator, divisor = self.index(atom.numerator, loops, guard), self.machine.extent(atom.divisor)
         return numerator % divisor if isinstance(atom, Mod) else numerator.div(divisor, rounding_mode="floor")
 

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.torch_compat.fakes import FakeTensor
 
 
 @attrs.define(eq=False)
@@ -52,7 +52,7 @@ class _Apply(torch.autograd.Function):
         if any(isinstance(v, FakeTensor) for v in inputs):
             ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
         else:
-            ctx.places = [isinstance(v, torch.Tensor) for v in saved]
+            ctx.are_tensors = [isinstance(v, torch.Tensor) for v in saved]
             ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
             ctx.saved = [v for v in saved if not isinstance(v, torch.Tensor)]
         if region.dirty:
@@ -68,9 +68,9 @@ class _Apply(torch.autograd.Function):
             fail = torch.ops.turret.fail.default
             wanted = [f if n in region.arguments else None for n, f in enumerate(ctx.forms)]
             return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
-        if hasattr(ctx, "places"):
+        if hasattr(ctx, "are_tensors"):
             tensors, others = iter(ctx.saved_tensors), iter(saved)
-            saved = [next(tensors if is_tensor else others) for is_tensor in ctx.places]
+            saved = [next(tensors if is_tensor else others) for is_tensor in ctx.are_tensors]
         made = region.backward(*gradients, *saved)
         found: list[Any] = [None] * ctx.inputs
         for number, gradient in zip(region.arguments, made, strict=True):

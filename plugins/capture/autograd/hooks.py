@@ -14,6 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.modes import set_grad_enabled
 
 
 @attrs.define(eq=False)
@@ -45,7 +46,7 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
     before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
-    torch._C._set_grad_enabled(False)
+    set_grad_enabled(False)
     try:
         with t.recorder.region() as region:
             given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
@@ -55,6 +56,6 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
                 raise Unsupported(f"a gradient hook that returns {result.describe()}")
             graph = region.close([t.recorder.argument(result)[0]])
     finally:
-        torch._C._set_grad_enabled(grad_mode)
+        set_grad_enabled(grad_mode)
     t.recorder.call_region(GradientHook(graph), [node, *region.lifted])
     return Handle()

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator
 import attrs
 import torch
 from torch import fx
-from torch.utils._pytree import tree_leaves
 
 from turret.frames.sources import BoundSource, CallSource
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
 from turret.plugins.capture.values.base import Tracer
+from turret.torch_compat.trees import pytree
 
 
 @attrs.define(eq=False)
@@ -138,6 +138,6 @@ def _fill(graph: fx.Graph, after: fx.Node, given: fx.Node, content: fx.Node) -> 
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    for value in tree_leaves(node.meta.get("example_value")):
+    for value in pytree.tree_leaves(node.meta.get("example_value")):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             yield value

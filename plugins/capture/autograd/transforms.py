@@ -38,8 +38,9 @@ class Vmap(Transform):
     randomness: str = "error"
 
     def __call__(self, *inputs: Any) -> Any:
-        in_dims = (*self.in_dims, *[None] * (len(inputs) - self.mapped))
-        return torch.vmap(self.graph, in_dims, self.out_dims, self.randomness)(*inputs)
+        in_dims: Any = (*self.in_dims, *[None] * (len(inputs) - self.mapped))
+        out_dims: Any = self.out_dims
+        return torch.vmap(self.graph, in_dims, out_dims, self.randomness)(*inputs)
 
 
 @attrs.define(eq=False)
@@ -54,7 +55,8 @@ class Grad(Transform):
             return loss, tuple(others)
 
         numbers = tuple(range(self.mapped))
-        gradients, (loss, others) = torch.func.grad_and_value(function, argnums=numbers, has_aux=True)(*first)
+        transform: Any = torch.func.grad_and_value
+        gradients, (loss, others) = transform(function, argnums=numbers, has_aux=True)(*first)
         return (*gradients, loss, *others)
 
 
@@ -67,7 +69,8 @@ class Vjp(Transform):
     def __call__(self, *inputs: Any) -> Any:
         inputs, cotangents = inputs[: -self.outputs], inputs[-self.outputs :]
         first, rest = inputs[: self.mapped], inputs[self.mapped :]
-        _, pull = torch.func.vjp(lambda *first: tuple(self.graph(*first, *rest)[: self.outputs]), *first)
+        transform: Any = torch.func.vjp
+        _, pull = transform(lambda *first: tuple(self.graph(*first, *rest)[: self.outputs]), *first)
         return pull(tuple(cotangents))
 
 
@@ -85,7 +88,8 @@ class Jvp(Transform):
             found = tuple(self.graph(*first, *rest))
             return found[: self.outputs], found[self.outputs :]
 
-        values, derivatives, others = torch.func.jvp(function, first, tuple(tangents), has_aux=True)
+        transform: Any = torch.func.jvp
+        values, derivatives, others = transform(function, first, tuple(tangents), has_aux=True)
         return (*values, *derivatives, *others)
 
 

@@ -6,7 +6,7 @@ import itertools
 import linecache
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 import torch
@@ -16,13 +16,14 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
-from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource, Source
+from turret.frames.torch_settings import dynamic_argument
 from turret.frames.trace_modes import has_modes, program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
@@ -31,14 +32,19 @@ from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
+from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
+from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
-from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
+from turret.plugins.capture.store.unit import CompileUnit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays, check_views
-from turret.plugins.capture.values.base import Lazy
+from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of
+from turret.torch_compat.distributed import forget_shardings
+from turret.torch_compat.sizes import is_float_symbol
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -60,23 +66,25 @@ class _Break:
 
     def __str__(self) -> str:
         """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
-        lines = [_place(*frame) for frame in reversed(self.stack)]
+        lines = [_location(*frame) for frame in reversed(self.stack)]
         lines[1:1] = [f"  {self.reason}"]
         lines[2:] = [f"  called from {line}" for line in lines[2:]]
         return "\n".join([*lines, *([f"  hint: {self.hint}"] if self.hint else [])])
 
 
-def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
     with full_gc_paused():
         return _compile_frame(settings, history, function, arguments)
 
 
-def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     stop: _Break | None = None
     reuse = settings.reuse_blocks
     alike = settings.alike
-    dynamic = False if has_modes() else settings.dynamic  # a mode of the program's is to see numbers as they are
+    dynamic = (
+        False if has_modes() else dynamic_argument(settings.dynamic)
+    )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
@@ -92,6 +100,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 stop = _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
+                    if _needs_floats(error) and policy.take_for_constants():
+                        continue
                     raise
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
@@ -101,6 +111,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     units.keep(settings, taken)
                 return unit
             finally:
+                if attempt.tracer.recorder.distributed:
+                    forget_shardings()
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
@@ -108,11 +120,19 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         sys.setrecursionlimit(limit)
 
 
+def _needs_floats(error: Unsupported) -> bool:
+    """Whether floats would have to be known, to the program or to an operation on fake tensors."""
+    cause = error.__cause__
+    return isinstance(error, FloatNeeded) or (
+        isinstance(cause, GuardOnDataDependentSymNode) and any(map(is_float_symbol, cause.cond.free_symbols))
+    )
+
+
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.call_stack.failed or []
-    error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
-    error.place = error.place or _users_place(stack)
+    error.stack = error.stack or "".join(f"  {_location(code, line)}\n" for code, line in stack)
+    error.location = error.location or _location_in_program(stack)
     step = tracer.call_stack.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
@@ -124,25 +144,25 @@ def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop:
     return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 
 
-def _is_new_exception(value: Any) -> bool:
+def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
     return isinstance(value, ExceptionInstance) and value.object is None
 
 
 def view_kind(value: torch.Tensor) -> str:
     """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
-    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+    return str(creation_meta_of(value)) if value._is_view() else ""
 
 
-_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+_PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
-def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
+def _location_in_program(stack: list[tuple[types.CodeType, int]]) -> str:
     """The innermost line that is the program's own, else the innermost one."""
     own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
-    return _place(*own[-1]).partition("\n")[0] if own else "a place not known"
+    return _location(*own[-1]).partition("\n")[0] if own else "a place not known"
 
 
-def _place(code: types.CodeType, line: int) -> str:
+def _location(code: types.CodeType, line: int) -> str:
     source = linecache.getline(code.co_filename, line).strip()
     return f"{code.co_filename}:{line} in {code.co_name}" + (f"\n    {source}" if source else "")
 
@@ -164,7 +184,7 @@ class _Attempt:
         self.parts: tuple[dict[str, Any], str | None] = ({}, None)
         """Of the rebuilt code: its scope, and the key of its graph in the cache."""
 
-    def run(self) -> Unit:
+    def run(self) -> CompileUnit:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
@@ -232,7 +252,7 @@ class _Attempt:
         if not self.settings.obstacle:
             stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
             kind = exception.type().__name__
-            self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
+            self.settings.obstacle = f"it raises {kind} while it is captured (at {_location_in_program(stack)})"
 
     def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
@@ -267,7 +287,7 @@ class _Attempt:
         tracer = self.tracer
         tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
         changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
-        for item in tensors if changed else ():
+        for item in tensors:
             if tracer.recorder.versions.of(item.example):
                 tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
         related = [i for i in tensors if changed or not i.static]
@@ -276,20 +296,23 @@ class _Attempt:
             first, *others = (i.source for i in related)
             tracer.guards.add(Guard("STORAGE", first, pattern, tuple(others)))
         for value in tracer.effects.changed.values():
-            if value.source is None or isinstance(value.source, BoundSource):
-                continue
-            for other in tracer.objects.values():
-                if other is not value and type(other) is type(value) and other.source not in (None, value.source):
-                    tracer.guards.add(Guard("NOT_SAME", value.source, None, (other.source,)))
+            if value.source is not None and not isinstance(value.source, BoundSource):
+                self.tell_apart(value, value.source)
 
-    def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
+    def tell_apart(self, value: Value, source: Source) -> None:
+        """Guard that a changed object is none of the others of its kind."""
+        for other in self.tracer.objects.values():
+            if other is not value and type(other) is type(value) and other.source not in (None, source):
+                self.tracer.guards.add(Guard("NOT_SAME", source, None, (other.source,)))
+
+    def finish(self, r: FrameRebuilder, tail: list[str]) -> CompileUnit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
-                self.settings.obstacle = f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
+                self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
@@ -302,6 +325,7 @@ class _Attempt:
             self.settings.graphs += 1
         else:
             inputs, key = [], None
+        check_marks(tracer)
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
@@ -339,14 +363,21 @@ class _Attempt:
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
+            gradient_buckets=gradient_buckets(tracer, inputs) if self._cuts_at_buckets() else None,
         )
-        compiler = self.settings.compile_graph
+        storing, key = self.settings.storing, None
         with program_put_aside():
-            function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+            if storing is None:
+                function = self.settings.compile_graph(captured)
+            else:
+                function, key = storing.with_key(captured)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
 
-    def unit(self, run: Any, text: str) -> Unit:
+    def _cuts_at_buckets(self) -> bool:
+        return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets
+
+    def unit(self, run: Any, text: str) -> CompileUnit:
         facts = guards_of(self.tracer.provenance.facts.values())
         settings, audit = self.settings, self.settings.audit
         every = (*self.tracer.guards, *facts)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from turret import plugins
-from turret.errors import CaptureError, RecompileError, StageError, warn
+from turret.errors import CaptureError, MarkError, RecompileError, StageError, warn
 from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
-from turret.frames.saved_tensor_hooks import top_hooks
+from turret.frames.torch_settings import dynamo_setting
 from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
 from turret.plugins.capture.dispatching import recomputation
@@ -29,8 +29,9 @@ from turret.plugins.capture.python import resume
 from turret.plugins.capture.rebuilding import failures
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.settings import FrameCache, Settings
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 from turret.storage.fork_safety import Lock, compiling
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 
 class _Thread(threading.local):
@@ -60,7 +61,7 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
     outer = _thread.settings
     _thread.settings = settings
     # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
-    seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
+    seen = _hook_sees_checkpoints or top_saved_tensor_hooks(False) is None or recomputation.position() is None
     try:
         return native.call(target, args, kwargs, root, units if seen else _ROOT)
     finally:
@@ -158,23 +159,23 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
         cache = cache_of(settings, function.__code__, arguments)
         if cache.captures == 0 and not resume.is_resume(function.__code__) and not is_worth_it(function, arguments):
             return None
-    place = recomputation.position()
-    if place is None:
+    position = recomputation.position()
+    if position is None:
         unit = _unit(settings, cache, function, arguments, is_root)
-    elif place.hook is None:
+    elif position.hook is None:
         unit = _unit(settings, cache, function, arguments, is_root)
         if unit is not None and not unit.steady:
             name = function.__qualname__
             message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
             settings.context.emit("fallback", stage="capture", name=name, message=message)
             unit = None
-        place.note(function, unit)
+        position.note(function, unit)
     else:
-        unit = place.unit(function, arguments)
+        unit = position.unit(function, arguments)
     return None if unit is None else unit.run
 
 
-def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     """The unit that stands for a call, captured now where there is none; None to run it as Python."""
     asked = stances.stance()
     units = cache.units_under(asked)
@@ -273,27 +274,15 @@ def _inside(value: Any) -> Any:
 _FIRST = 8
 
 
-def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     name = function.__qualname__
     context = settings.context
     if reason := _modes_in_the_way():
         context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python this time: {reason}")
         return None
     cache.drop_dead()
-    if cache.units:
-        reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
-        code = function.__code__
-        message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
-        context.emit("recompile", stage="capture", name=code.co_name, message=message)
-        if cache.captures >= context.config.recompile_limit:
-            message = f"{name} was compiled {cache.captures} times (recompile_limit)"
-            if settings.fullgraph:
-                raise CaptureError(f"{message}, and fullgraph lets it not run eagerly; last: {reasons[0]}")
-            cache.given_up = True
-            message += f" and now runs eagerly; last: {reasons[0]}"
-            context.emit("fallback", stage="capture", name=name, message=message)
-            warn(message)
-            return None
+    if cache.units and _is_given_up(settings, cache, function, arguments):
+        return None
     torch_reset.watch()
     cache.captures += 1
     unit = units.find(settings, cache, function, arguments)
@@ -306,37 +295,13 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
 
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:
-        if settings.fullgraph or stances.breaks_are_errors():
-            raise CaptureError(
-                f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
-            ) from None
-        cache.given_up = True
-        if not isinstance(error, AskedFor):
-            settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
-        context.emit(
-            "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
-        )
+        _report_unsupported(settings, cache, name, error)
         return None
-    except Postponed as reason:
-        settings.waits = True
-        cache.captures -= 1
-        cache.postponed += 1
-        too_often = cache.postponed >= context.config.recompile_limit
-        message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
-        if too_often and settings.fullgraph:
-            raise CaptureError(message) from None
-        cache.given_up = too_often
-        context.emit("fallback", stage="capture", name=name, message=message)
+    except Postponed as postponed:
+        _postpone(settings, cache, name, postponed)
         return _this_time(arguments)
     except Exception as error:
-        if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
-            raise
-        cache.given_up = True
-        plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
-        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
-        message = f"{name} runs as Python: {failed}"
-        context.emit("fallback", stage="capture", name=name, message=message)
-        warn(message + '; set on_error="raise" in the options for the full traceback')
+        _report_failure(settings, cache, name, error)
         return None
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
@@ -346,16 +311,77 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     return unit
 
 
-def _keep(cache: FrameCache, unit: Unit) -> None:
+def _is_given_up(settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> bool:
+    """Report why no unit holds for a call; whether that makes one capture too many, so that the frame runs eagerly."""
+    context, name, code = settings.context, function.__qualname__, function.__code__
+    reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
+    different = dict.fromkeys(filter(None, reasons))
+    message = "\n  ".join([f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}", *different])
+    context.emit("recompile", stage="capture", name=code.co_name, message=message)
+    if dynamo_setting("error_on_recompile"):
+        raise RecompileError(f"a recompile, where torch._dynamo.config.error_on_recompile forbids it: {message}")
+    if cache.captures < settings.recompile_limit:
+        return False
+    message = f"{name} was compiled {cache.captures} times (recompile_limit)"
+    if settings.fullgraph:
+        raise CaptureError(f"{message}, and fullgraph lets it not run eagerly; last: {reasons[0]}")
+    cache.given_up = True
+    message += f" and now runs eagerly; last: {reasons[0]}"
+    context.emit("fallback", stage="capture", name=name, message=message)
+    warn(message)
+    return True
+
+
+def _report_unsupported(settings: Settings, cache: FrameCache, name: str, error: Unsupported) -> None:
+    """A frame that can only run as Python does so from now on; ``CaptureError`` where it must not."""
+    if settings.fullgraph or stances.breaks_are_errors():
+        message = f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
+        raise CaptureError(message) from None
+    cache.given_up = True
+    if not isinstance(error, AskedFor):
+        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.location})"
+    message = f"{name} runs as Python: {error.reason}\n{error.stack}"
+    settings.context.emit("fallback", stage="capture", name=name, message=message)
+
+
+def _postpone(settings: Settings, cache: FrameCache, name: str, reason: Postponed) -> None:
+    """A frame that can be captured at a later call runs as Python this time, unless that was so too often."""
+    settings.waits = True
+    cache.captures -= 1
+    cache.postponed += 1
+    too_often = cache.postponed >= settings.recompile_limit
+    message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
+    if too_often and settings.fullgraph:
+        raise CaptureError(message) from None
+    cache.given_up = too_often
+    settings.context.emit("fallback", stage="capture", name=name, message=message)
+
+
+def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exception) -> None:
+    """A frame at which capture itself failed runs as Python from now on, with a warning; or the error goes on."""
+    context = settings.context
+    promised = isinstance(error, MarkError) or (settings.fullgraph and isinstance(error, CaptureError))
+    if context.config.on_error == "raise" or promised:
+        raise error
+    cache.given_up = True
+    plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
+    failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+    message = f"{name} runs as Python: {failed}"
+    context.emit("fallback", stage="capture", name=name, message=message)
+    warn(message + '; set on_error="raise" in the options for the full traceback')
+
+
+def _keep(cache: FrameCache, unit: CompileUnit) -> None:
     cache.units.insert(0, unit)
     if cache.shared is not None:
         cache.shared.insert(0, unit)
         del cache.shared[_MOST_SHARED:]
 
 
-def _this_time(arguments: tuple) -> Unit:
+def _this_time(arguments: tuple) -> CompileUnit:
     """A unit for one call: the frame, and all that it calls, runs as Python."""
-    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
+    guards = GuardSet((), len(arguments))
+    return CompileUnit(guards, guards.compile_python(), _hook.suspend(_run_as_python))
 
 
 def _run_as_python(function: types.FunctionType, *values: Any) -> Any:

@@ -43,6 +43,7 @@ def turret_capture(
 
     module = module_called(target) if fullgraph else None
     inner: Settings | None = None
+    run: Callable[..., Any]
 
     def watched(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict) -> Any:
         """The call, until something was captured or it is known that nothing is."""

@@ -17,18 +17,19 @@ import attrs
 import torch.utils.checkpoint
 
 from turret.errors import RecomputationError
-from turret.frames.saved_tensor_hooks import enclosed, top_hooks
-from turret.plugins.capture.store.unit import Unit
+from turret.frames.saved_tensor_hooks import enclosed
+from turret.plugins.capture.store.unit import CompileUnit
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 _CHECKPOINT = torch.utils.checkpoint.__name__
 _NOTES = "_turret_calls"
 
 
 @attrs.define(eq=False)
-class Region:
+class CheckpointedRegion:
     """What frames of one checkpointed region ran, in order: the code, and its unit (None: as Python)."""
 
-    calls: list[tuple[types.CodeType, Unit | None]] = attrs.field(factory=list)
+    calls: list[tuple[types.CodeType, CompileUnit | None]] = attrs.field(factory=list)
     made: weakref.WeakKeyDictionary[Callable, int] = attrs.field(factory=weakref.WeakKeyDictionary)
     """For each recomputation, by its pack hook, how many of the calls it has made."""
 
@@ -37,15 +38,16 @@ class Region:
 class Position:
     """A place in a region: in its forward, or in the recomputation that ``hook`` packs the tensors of."""
 
-    region: Region
+    region: CheckpointedRegion
     hook: Callable | None
 
-    def note(self, function: types.FunctionType, unit: Unit | None) -> None:
+    def note(self, function: types.FunctionType, unit: CompileUnit | None) -> None:
         """The forward calls a function and runs a unit for it."""
         self.region.calls.append((function.__code__, unit))
 
-    def unit(self, function: types.FunctionType, arguments: tuple) -> Unit | None:
+    def unit(self, function: types.FunctionType, arguments: tuple) -> CompileUnit | None:
         """The unit that the forward ran at this place; ``RecomputationError`` where it does not stand for this call."""
+        assert self.hook is not None, "a forward runs what it finds"
         number = self.region.made.get(self.hook, 0)
         self.region.made[self.hook] = number + 1
         name = function.__qualname__
@@ -66,7 +68,7 @@ _ADVICE = (
 
 def position() -> Position | None:
     """Where this thread is in a checkpointed region; None outside of one."""
-    hooks = top_hooks(False)
+    hooks = top_saved_tensor_hooks(False)
     if hooks is None or getattr(hooks[0], "__module__", None) != _CHECKPOINT:
         return None
     pack = hooks[0]
@@ -78,8 +80,8 @@ def position() -> Position | None:
     return None if frame is None else Position(_region_of(frame), pack)
 
 
-def _region_of(frame: Any) -> Region:
+def _region_of(frame: Any) -> CheckpointedRegion:
     found = vars(frame).get(_NOTES)
     if found is None:
-        found = vars(frame)[_NOTES] = Region()
+        found = vars(frame)[_NOTES] = CheckpointedRegion()
     return found

@@ -86,7 +86,7 @@ class CallStack:
         """The code and the line of each frame."""
         return [(f.code, f.line()) for f in self.frames]
 
-    def place(self) -> str:
+    def location(self) -> str:
         """File and line under capture, for messages."""
         if not self.frames:
             return ""

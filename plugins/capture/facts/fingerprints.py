@@ -12,6 +12,7 @@ import functools
 import hashlib
 import sys
 import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -135,13 +136,9 @@ def describe(value: Any, nesting: int = _NESTING) -> str:
     kind = type(value)
     if kind in PLAIN or isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return f"{kind.__name__} {value!r}"
-    if kind in (tuple, list, torch.Size) and nesting > 0:
-        return f"{kind.__name__}({','.join(describe(v, nesting - 1) for v in value)})"
-    if kind is dict and nesting > 0:
-        pairs = (f"{describe(k, nesting - 1)}:{describe(v, nesting - 1)}" for k, v in value.items())
-        return f"dict({','.join(pairs)})"
-    if kind in (set, frozenset) and nesting > 0:
-        return f"{kind.__name__}({','.join(sorted(describe(v, nesting - 1) for v in value))})"
+    if kind in _PARTS and nesting > 0:
+        parts = _PARTS[kind](functools.partial(describe, nesting=nesting - 1), value)
+        return f"{kind.__name__}({','.join(parts)})"
     if isinstance(value, types.CodeType):
         return of_code(value)
     if isinstance(value, types.ModuleType):
@@ -155,3 +152,11 @@ def describe(value: Any, nesting: int = _NESTING) -> str:
         return f"{kind.__name__} {[of_function(f) for f in functions]}"
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
     return f"{name_of(kind)} {name if isinstance(name, str) else ''}"
+
+
+_PARTS: dict[type, Callable[[Callable[[Any], str], Any], Iterable[str]]] = {
+    **dict.fromkeys((tuple, list, torch.Size), map),
+    **dict.fromkeys((set, frozenset), lambda describe, items: sorted(map(describe, items))),
+    dict: lambda describe, items: (f"{describe(k)}:{describe(v)}" for k, v in items.items()),
+}
+"""The texts of what containers hold, in an order that is the same in every process."""

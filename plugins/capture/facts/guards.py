@@ -15,9 +15,9 @@ _OF_THE_OBJECT = frozenset({"TYPE", "ID", "EQUALS", "SAME"})
 class Guards:
     """Assumptions in the order in which they were taken, each once."""
 
-    def __init__(self, place: Callable[[], str]) -> None:
-        """``place`` tells the file and line under capture."""
-        self.place = place
+    def __init__(self, location: Callable[[], str]) -> None:
+        """``location`` tells the file and line under capture."""
+        self.location = location
         self.taken: dict[Guard, None] = {}
         self.watchers: list[Callable[[Guard], None]] = []
         """Told of each guard that the program's code led to, new or not."""
@@ -37,7 +37,7 @@ class Guards:
         """Take an assumption that the program's code led to."""
         if isinstance(source, BoundSource) and kind in _OF_THE_OBJECT:
             return
-        guard = Guard(kind, source, expected, others, self.place())
+        guard = Guard(kind, source, expected, others, self.location())
         self.taken.setdefault(guard)
         for watcher in self.watchers:
             watcher(guard)

@@ -12,11 +12,12 @@ from typing import Any
 
 import attrs
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 from turret.hooks.devices import HOST
 from turret.plugins.capture.facts.versions import Versions
+from turret.torch_compat.dispatch import disable_current_modes
+from turret.torch_compat.program_functions import shape_as_tensor
+from turret.torch_compat.trees import pytree
 
 LIMIT = 256
 """Larger tensors are not followed, in elements."""
@@ -59,13 +60,13 @@ class Operands:
         """Whether reading the results would guard on a symbolic number."""
         if self.found is not None:
             return False
-        leaves = tree_leaves((self.args, self.kwargs))
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
         return any(v.made.is_symbolic() if isinstance(v, _Held) else isinstance(v, _SYMBOLIC) for v in leaves)
 
     def results(self) -> list[Any]:
         """What the call gives for real; symbolic numbers are guarded to be what they are."""
         if self.found is None:
-            self.found = tree_leaves(_computed(self))
+            self.found = pytree.tree_leaves(_computed(self))
         return self.found
 
 
@@ -99,21 +100,21 @@ class KnownData:
 
     def operands(self, target: Any, args: list, kwargs: dict[str, Any]) -> Operands | None:
         """The arguments of a call that is about to be made on fake values, if all of them are known."""
-        if target is torch._shape_as_tensor:
+        if target is shape_as_tensor:
             return Operands(torch.tensor, (list(args[0].shape),), {"dtype": torch.int64})
         makes = isinstance(target, types.BuiltinFunctionType) and target in _MAKERS
         if not makes and (self._source(_first_tensor(args)) is None or not _computes(target, kwargs)):
             return None
-        leaves = tree_leaves((args, kwargs))
+        leaves = pytree.tree_leaves((args, kwargs))
         if any(isinstance(v, torch.Tensor) and self._source(v) is None for v in leaves):
             return None
-        args, kwargs = tree_map(lambda v: self._source(v) if isinstance(v, torch.Tensor) else v, (args, kwargs))
+        args, kwargs = pytree.tree_map(lambda v: self._source(v) if isinstance(v, torch.Tensor) else v, (args, kwargs))
         return Operands(target, tuple(args), kwargs)
 
     def note(self, operands: Operands, result: Any) -> None:
         """Keep what a call of known operands gives, ``result`` being what it gave on fake ones."""
-        fakes = tree_leaves(result)
-        if any(isinstance(_as_number(v), _SYMBOLIC) for v in tree_leaves((operands.args, operands.kwargs))):
+        fakes = pytree.tree_leaves(result)
+        if any(isinstance(_as_number(v), _SYMBOLIC) for v in pytree.tree_leaves((operands.args, operands.kwargs))):
             return
         if not fakes or not all(isinstance(v, torch.Tensor) and _may_be_known(v) for v in fakes):
             return
@@ -144,13 +145,13 @@ _COLLECTORS = (torch.stack, torch.tensor, torch.as_tensor)
 
 
 def _numbers_of(real: torch.Tensor) -> list[Any]:
-    with _disable_current_modes():
+    with disable_current_modes():
         return real.flatten().tolist()
 
 
 def number_of(real: torch.Tensor) -> Any:
     """The one number that a known tensor holds."""
-    with _disable_current_modes():
+    with disable_current_modes():
         return real.item()
 
 
@@ -189,9 +190,9 @@ def _computed(operands: Operands) -> Any:
     """The result of a call on real tensors; None where it fails, or draws random numbers."""
     state = torch.random.get_rng_state()
     try:
-        with _disable_current_modes(), torch.no_grad():
+        with disable_current_modes(), torch.no_grad():
             target = operands.target
-            args, kwargs = tree_map(_for_real, (operands.args, operands.kwargs))
+            args, kwargs = pytree.tree_map(_for_real, (operands.args, operands.kwargs))
             made = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
             drawn = not torch.equal(torch.random.get_rng_state(), state)
     except Exception:

@@ -13,6 +13,7 @@ import torch
 
 from turret.frames.guards import STATIC_MARK, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, LocalSource, Source
+from turret.frames.torch_settings import dynamo_setting, is_named_dynamic
 
 
 class History:
@@ -26,13 +27,15 @@ class History:
         """Functions, modules and parameters by place; None at one that is seen to hold others, too.
 
         Not their addresses: what is made in each call often lies where the one before lay."""
+        self.constants: set[str] = set()
+        """Floats that change and that the function needs as constants, by source."""
         self.held_numbers: dict[Any, float | None] = {}
         """Numbers of objects that units hold, by the id of the object: texts of such sources need not differ."""
 
     def forget(self) -> None:
         """Forget all that was seen."""
-        for seen in (self.shapes, self.ints, self.floats, self.objects, self.held_numbers):
-            seen.clear()  # type: ignore[attr-defined]
+        for seen in (self.shapes, self.ints, self.floats, self.objects, self.held_numbers, self.constants):
+            seen.clear()
 
     def merge(
         self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]
@@ -42,7 +45,8 @@ class History:
             known = self.shapes.setdefault(text, list(shape))
             if len(known) == len(shape):
                 known[:] = [mine if mine == theirs else None for mine, theirs in zip(known, shape, strict=True)]
-        for mine, theirs in ((self.ints, ints), (self.floats, floats)):
+        both: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = ((self.ints, ints), (self.floats, floats))
+        for mine, theirs in both:
             for text, value in theirs.items():
                 if mine.setdefault(text, value) != value:
                     mine[text] = None
@@ -127,13 +131,22 @@ class Policy:
         self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
         self.several_modules = several_modules
+        self.changing: set[Source] = set()
+        """Floats that this capture has made inputs."""
+
+    def take_for_constants(self) -> bool:
+        """Have the floats that change be constants from now on; whether there are any."""
+        self.history.constants |= {str(source) for source in self.changing}
+        return bool(self.changing)
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
         changed = self.history.see_shape(source, tuple(value.shape))
         static = frozenset(getattr(value, STATIC_MARK, None) or ())
         marked = dynamic_marks(value)
-        if self.dynamic is False:
+        if is_named_dynamic(source):
+            changed = frozenset(range(value.dim()))
+        elif self.dynamic is False:
             changed = frozenset()
         elif self.dynamic is True and not isinstance(value, torch.nn.Parameter):
             changed = frozenset(range(value.dim()))
@@ -148,7 +161,9 @@ class Policy:
         if held and not _is_named(source):
             return False
         changed = self.history.see_int(source, value)
-        if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
+        if is_named_dynamic(source):
+            return value not in (0, 1) and abs(value) < 2**62
+        if self.dynamic is False or dynamo_setting("specialize_int") or value in (0, 1) or abs(value) >= 2**62:
             return False
         return changed or (self.dynamic is True and not held)
 
@@ -181,5 +196,7 @@ class Policy:
         Of what units hold, this is asked of attributes and variables alone: a list of numbers is a table.
         """
         if isinstance(source.root(), BoundSource) and not _is_named(source):
+            return False
+        if str(source) in self.history.constants or dynamo_setting("specialize_float"):
             return False
         return self.history.see_float(source, value) and math.isfinite(value)

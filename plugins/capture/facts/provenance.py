@@ -19,6 +19,16 @@ from turret.frames.class_members import class_member, member_owner
 from turret.frames.guards import Guard
 from turret.frames.sources import AttrSource, BoundSource, DictSource, ItemSource, Source
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, PLAIN
+from turret.torch_compat.modes import (
+    cudnn_attention_enabled,
+    dispatch_mode_count,
+    flash_attention_enabled,
+    function_mode_at,
+    function_mode_count,
+    functorch_level,
+    math_attention_enabled,
+    memory_efficient_attention_enabled,
+)
 
 FactKind = Literal[
     "attribute",
@@ -223,9 +233,9 @@ _GUARDED_ANSWERS = frozenset(
     {
         torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.are_deterministic_algorithms_enabled,
-        torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled, torch._C._get_math_sdp_enabled,
-        torch._C._get_cudnn_sdp_enabled, torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
-        torch._C._get_function_stack_at, torch._C._functorch.maybe_current_level,
+        flash_attention_enabled, memory_efficient_attention_enabled, math_attention_enabled,
+        cudnn_attention_enabled, function_mode_count, dispatch_mode_count,
+        function_mode_at, functorch_level,
     }
 )  # fmt: skip
 """Questions about modes that a guard on torch's state covers, and that captured code may change."""

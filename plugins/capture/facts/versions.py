@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from turret.graph.op_traits import written_tensors
 from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.torch_compat.dispatch import TorchDispatchMode
+from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.trees import pytree
 
 
 class Versions:
@@ -36,7 +37,9 @@ class Versions:
         Fake tensors take a write to a view that real ones refuse: it is left to Python, where it raises in its place.
         """
         lists = [args[n] for n in _written_lists(target) if n < len(args)] if type(target) in _FUNCTIONS else []
-        before = [(v, v._version) for v in tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()]
+        before = [
+            (v, v._version) for v in pytree.tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()
+        ]
         writes = _Writes(self.of_storages)
         with writes if self.inference else contextlib.nullcontext():
             yield
@@ -48,13 +51,13 @@ class Versions:
                 torch.autograd.graph.increment_version(tensor)
 
 
-_FUNCTIONS = (type(torch.relu), torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_FUNCTIONS = (type(torch.relu), OpOverload, OpOverloadPacket)
 
 
 @functools.cache
 def _written_lists(target: Any) -> tuple[int, ...]:
     """Positions of the lists of tensors that a function of torch changes: fake tensors in them are not counted."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         schemas = [target._schema]
     elif target.__name__.endswith("_"):
         packet = getattr(torch.ops.aten, target.__name__, None)
@@ -79,7 +82,7 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        for value in tree_leaves((args, kwargs)):
+        for value in pytree.tree_leaves((args, kwargs)):
             if isinstance(value, torch.Tensor) and value.is_inference():
                 self.counts.setdefault(value.untyped_storage()._cdata, 0)
         if func._schema.is_mutable:

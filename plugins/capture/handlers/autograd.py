@@ -12,18 +12,19 @@ from turret.plugins.capture.autograd.autograd_region import AutogradRegion
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.modes import set_grad_enabled
 
 _HINT = "mark its operation as a custom op of torch.library"
 
 
-@registry.function(torch.autograd.Function.apply.__func__)
+@registry.function(vars(torch.autograd.Function)["apply"].__func__)
 def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
     if under := t.recorder.transforms():
@@ -62,7 +63,7 @@ class _Differentiated:
     def run(self) -> Value:
         t = self.t
         grad_mode = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         try:
             with t.recorder.region() as forward:
                 inputs = self.lift_arguments(forward)
@@ -73,10 +74,10 @@ class _Differentiated:
                 target = self.close(forward, backward, inputs, gradients)
                 target.failure = failure
         finally:
-            torch._C._set_grad_enabled(grad_mode)
+            set_grad_enabled(grad_mode)
         return self.result(result, t.recorder.call_region(target, forward.lifted).unpack(t))
 
-    def lift_arguments(self, region: Region) -> tuple[int | None, ...]:
+    def lift_arguments(self, region: Subgraph) -> tuple[int | None, ...]:
         """For each argument the number of the input that it is."""
         for value in self.args:
             if isinstance(value, Tensor):
@@ -96,7 +97,7 @@ class _Differentiated:
             raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
         return list(tensors)
 
-    def trace_backward(self, region: Region) -> tuple[list[Value], tuple[str, str | None] | None]:
+    def trace_backward(self, region: Subgraph) -> tuple[list[Value], tuple[str, str | None] | None]:
         """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
         t, kind = self.t, self.cls.constant()
         before, given = Unchanged(t, self.context, self.cls, *self.args), []
@@ -121,7 +122,7 @@ class _Differentiated:
         return ([Constant(None)] * count, failure) if failure else (found[:count], None)
 
     def close(
-        self, forward: Region, backward: Region, inputs: tuple[int | None, ...], gradients: list[Value]
+        self, forward: Subgraph, backward: Subgraph, inputs: tuple[int | None, ...], gradients: list[Value]
     ) -> AutogradRegion:
         """Both graphs; what the backward uses of the forward is saved by it."""
         t = self.t
@@ -177,7 +178,7 @@ def _failure_of(error: Value) -> tuple[str, str | None]:
     raise Unsupported(f"an autograd.Function whose backward raises {error.describe()}", _HINT)
 
 
-def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -> Any:
+def _gradient_node(t: Tracer, backward: Subgraph, value: Value, is_tensor: bool) -> Any:
     if t.is_none(value):
         return None
     if not isinstance(value, Tensor) or isinstance(value, Symbolic):

@@ -522,8 +522,9 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
 
 for _name in ("floor", "ceil", "trunc"):
     _symbolic_math(getattr(math, _name), True)
-for _name in ("sqrt", "log", "log2", "log10", "exp", "pow", "prod", "gcd", "isqrt", "isnan", "isinf", "isfinite"):
-    _symbolic_math(getattr(math, _name), False)
+for _name, _function in vars(math).items():
+    if isinstance(_function, types.BuiltinFunctionType) and _function not in registry.functions:
+        _symbolic_math(_function, False)
 
 
 # Operators as functions.

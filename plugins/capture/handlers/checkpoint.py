@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
-from turret.plugins.capture.values.functions import Known, Partial
+from turret.plugins.capture.values.functions import Callable_, Known, NestedFunction, Partial
 from turret.plugins.capture.values.structures import flatten
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -70,7 +70,27 @@ def _plain(t: Tracer, value: Value) -> Any:
         return functools.partial(
             value.function.constant(), *args, **{k: t.constant_of(v) for k, v in value.kwargs.items()}
         )
+    if isinstance(value, NestedFunction):
+        made = t.call(value, [], {}).realize()
+        if isinstance(made, _Contexts):
+            return _plain(t, made.maker)
     raise Unsupported(f"torch.utils.checkpoint with {value.describe()} as its context_fn")
+
+
+class _Contexts(Callable_):
+    """What a context function gives that was made in compiled code; ``maker`` gives the like at each call."""
+
+    def __init__(self, maker: Partial) -> None:
+        self.maker = maker
+
+    def type(self) -> type:
+        return tuple
+
+
+@registry.function(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+def create_contexts(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    function = t.wrap_known(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+    return _Contexts(Partial(function, list(args), kwargs))
 
 
 def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
-from torch.distributed import _functional_collectives as functional
-from torch.distributed import distributed_c10d as c10d
 
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
@@ -24,22 +22,27 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Tensor
-
-_ops = torch.ops._c10d_functional
+from turret.torch_compat.collectives import (
+    functional_collectives,
+    functional_ops,
+    group_size_by_name,
+    resolve_group_name,
+    resolve_process_group,
+)
 
 
 def group_name(group: Any, tag: str = "") -> str:
     """The name of a process group, list of ranks or mesh; None is the default group."""
-    return functional._resolve_group_name(dist.group.WORLD if group is None else group, tag)
+    return resolve_group_name(dist.group.WORLD if group is None else group, tag)
 
 
 def group_size(name: str) -> int:
-    return c10d._get_group_size_by_name(name)
+    return group_size_by_name(name)
 
 
 def op_name(op: Any) -> str:
     """``"sum"`` of ``"SUM"`` and of ``ReduceOp.SUM``."""
-    return op.lower() if isinstance(op, str) else functional.REDUCE_OP_TO_STR[op]
+    return op.lower() if isinstance(op, str) else functional_collectives.REDUCE_OP_TO_STR[op]
 
 
 def without_gradient(tensor: Any) -> Any:
@@ -61,7 +64,7 @@ def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
 
 
 def _state(name: str, module: Any) -> tuple[int, int, bool]:
-    group = c10d._resolve_process_group(name)
+    group = resolve_process_group(name)
     return group.size(), group.rank(), group is module.group.WORLD
 
 
@@ -103,21 +106,21 @@ def _refuse_async(t: Tracer) -> Value:
 
 
 def wait_tensor(tensor: Any) -> Any:
-    return _ops.wait_tensor.default(tensor)
+    return functional_ops.wait_tensor.default(tensor)
 
 
 def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
-    return wait_tensor(_ops.broadcast.default(self, src, group_name(group, tag)))
+    return wait_tensor(functional_ops.broadcast.default(self, src, group_name(group, tag)))
 
 
 def all_reduce(self: Any, reduceOp: Any, group: Any, tag: str = "") -> Any:
-    return wait_tensor(_ops.all_reduce.default(self, op_name(reduceOp), group_name(group, tag)))
+    return wait_tensor(functional_ops.all_reduce.default(self, op_name(reduceOp), group_name(group, tag)))
 
 
 def all_gather_tensor(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
     name = group_name(group, tag)
     count = group_size(name)
-    made = wait_tensor(_ops.all_gather_into_tensor.default(self.contiguous(), count, name))
+    made = wait_tensor(functional_ops.all_gather_into_tensor.default(self.contiguous(), count, name))
     return made if gather_dim == 0 else torch.cat(torch.chunk(made, count, dim=0), dim=gather_dim)
 
 
@@ -126,14 +129,14 @@ def reduce_scatter_tensor(self: Any, reduceOp: Any, scatter_dim: int, group: Any
     count = group_size(name)
     if scatter_dim != 0:
         self = torch.cat(torch.chunk(self, count, dim=scatter_dim))
-    return wait_tensor(_ops.reduce_scatter_tensor.default(self, op_name(reduceOp), count, name))
+    return wait_tensor(functional_ops.reduce_scatter_tensor.default(self, op_name(reduceOp), count, name))
 
 
 def all_to_all_single(self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> Any:
     name = group_name(group, tag)
     sent = _equal_parts(self, name) if input_split_sizes is None else input_split_sizes
     received = _equal_parts(self, name) if output_split_sizes is None else output_split_sizes
-    return wait_tensor(_ops.all_to_all_single.default(self, received, sent, name))
+    return wait_tensor(functional_ops.all_to_all_single.default(self, received, sent, name))
 
 
 def _equal_parts(tensor: Any, name: str) -> list:
@@ -184,12 +187,12 @@ def all_to_all_single_(
 
 
 for _theirs, _own in (
-    (functional.wait_tensor, wait_tensor),
-    (functional.broadcast, broadcast),
-    (functional.all_reduce, all_reduce),
-    (functional.all_gather_tensor, all_gather_tensor),
-    (functional.reduce_scatter_tensor, reduce_scatter_tensor),
-    (functional.all_to_all_single, all_to_all_single),
+    (functional_collectives.wait_tensor, wait_tensor),
+    (functional_collectives.broadcast, broadcast),
+    (functional_collectives.all_reduce, all_reduce),
+    (functional_collectives.all_gather_tensor, all_gather_tensor),
+    (functional_collectives.reduce_scatter_tensor, reduce_scatter_tensor),
+    (functional_collectives.all_to_all_single, all_to_all_single),
     (dist.all_reduce, all_reduce_),
     (dist.broadcast, broadcast_),
     (dist.all_gather_into_tensor, all_gather_into_tensor_),

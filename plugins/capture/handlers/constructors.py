@@ -37,20 +37,29 @@ def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value],
     if set(kwargs) - {"device"}:
         raise Unsupported(f"a legacy constructor of tensors with {', '.join(kwargs)}")
     options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
-    if len(values) == 1 and isinstance(values[0], Size):
-        return t.recorder.call(torch.empty, [values[0]], options)
-    if len(values) == 1 and isinstance(values[0], (List, Tuple, Range)):
-        return tensor_of_sequence(t, torch.tensor, List(values[0].unpack(t)), options)
-    if len(values) == 1 and isinstance(values[0], KnownArray):
-        made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
-        return t.recorder.call_method("to", [made], options)
-    if len(values) == 1 and isinstance(values[0], Tensor):
-        if values[0].fake.dtype != dtype:
-            raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")
-        return t.recorder.call(torch.ops.aten.alias.default, values, {})
+    found = _legacy_of(t, values[0], options) if len(values) == 1 else None
+    if found is not None:
+        return found
     if all(isinstance(v, (Constant, Symbolic)) and t_is_int(v) for v in values):
         return t.recorder.call(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
     raise Unsupported(f"a legacy constructor of tensors of {', '.join(v.describe() for v in values)}")
+
+
+def _legacy_of(t: Tracer, value: Value, options: dict[str, Value]) -> Value | None:
+    """What a legacy constructor makes of one argument; None of a number, which is a size."""
+    dtype = t.constant_of(options["dtype"])
+    if isinstance(value, Size):
+        return t.recorder.call(torch.empty, [value], options)
+    if isinstance(value, (List, Tuple, Range)):
+        return tensor_of_sequence(t, torch.tensor, List(value.unpack(t)), options)
+    if isinstance(value, KnownArray):
+        made = value.tensor(t, copied=value.array.dtype != numpy_dtype(dtype))
+        return t.recorder.call_method("to", [made], options)
+    if isinstance(value, Tensor):
+        if value.fake.dtype != dtype:
+            raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {value.fake.dtype}")
+        return t.recorder.call(torch.ops.aten.alias.default, [value], {})
+    return None
 
 
 def _of_class(kind: Any) -> Any:
@@ -118,17 +127,22 @@ def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, 
     shape = _shape_of(data)
     if shape is None or not _takes_symbols(leaves, dtype) or set(options) - {"dtype", "device", "requires_grad"}:
         return t.recorder.call(function, [_fixed(data)], options)
-    device = {k: v for k, v in options.items() if k == "device"}
-    made = [_element(t, v, dtype, device) for v in leaves]
-    whole = t.recorder.call(torch.stack, [List(made)], {}) if shape else made[0]
-    if len(shape) > 1:
-        whole = t.recorder.call_method("view", [whole, Tuple([Constant(n) for n in shape])], {})
+    whole = _of_symbols(t, leaves, shape, dtype, {k: v for k, v in options.items() if k == "device"})
     if "requires_grad" in options and t.truth(options["requires_grad"]):
         return t.recorder.call_method("requires_grad_", [whole], {})
     assert isinstance(whole, Tensor)
     if whole.fake.device.type == HOST.type:
         numbers = t.recorder.argument(data)[1]
         t.recorder.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
+    return whole
+
+
+def _of_symbols(t: Tracer, leaves: list[Value], shape: tuple[int, ...], dtype: Any, device: dict[str, Value]) -> Value:
+    """A tensor of a shape, of numbers that are operands of the graph one by one."""
+    made = [_element(t, v, dtype, device) for v in leaves]
+    whole = t.recorder.call(torch.stack, [List(made)], {}) if shape else made[0]
+    if len(shape) > 1:
+        whole = t.recorder.call_method("view", [whole, Tuple([Constant(n) for n in shape])], {})
     return whole
 
 
@@ -277,7 +291,7 @@ LEGACY_CLASSES: dict[Any, Any] = {
     **{
         kind: _of_class(kind)
         for kind in vars(torch).values()
-        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu  # type: ignore[attr-defined]
+        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu
     },
 }
 """Handlers of calls of these classes."""

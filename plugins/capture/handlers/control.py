@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.associative_scan import generic_associative_scan
-from torch._higher_order_ops.map import map as map_function
-from torch._higher_order_ops.scan import scan as scan_function
-from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.control_flow import (
+    bypassing_wrapper,
+    generic_associative_scan,
+    map_function,
+    scan_function,
+    while_loop_function,
+    wrap_function,
+)
 
 
 class _Branches:
@@ -31,7 +35,7 @@ class _Branches:
         self.t, self.name, self.carried = t, name, carried
         self.conditions: tuple[int, ...] = ()
         """Which of them return one tensor, not a tuple."""
-        self.regions: list[Region] = []
+        self.regions: list[Subgraph] = []
         self.outputs: list[list[Tensor]] = []
         self.structures: list[Structure] = []
 
@@ -46,11 +50,8 @@ class _Branches:
             for node in self.lifted():
                 region.input_for(node)
             leaves, structure = flatten(t, t.call(function, args, {}))
-            found = [v.realize() for v in leaves]
-            if not all(isinstance(v, Tensor) for v in found):
-                raise Unsupported(f"torch.{self.name} with results that are no tensors")
             self.regions.append(region)
-            self.outputs.append(found)  # type: ignore[arg-type]
+            self.outputs.append(_tensors(leaves, f"torch.{self.name} with results that are no tensors"))
             self.structures.append(structure)
         if t.effects.count != effects or versions.items() - self.versions().items():
             raise Unsupported(f"torch.{self.name} whose branches have side effects")
@@ -90,7 +91,7 @@ class _Branches:
         return stand_ins(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
 
 
-def _carried(t: Tracer, region: Region, number: int, fake: torch.Tensor) -> Tensor:
+def _carried(t: Tracer, region: Subgraph, number: int, fake: torch.Tensor) -> Tensor:
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
     return t.recorder.tensor(region.placeholder(f"carried{number}", made), made)
@@ -132,11 +133,9 @@ def while_loop(
 ) -> Value:
     """``while_loop`` over tensors."""
     carried, structure = flatten(t, carried_inputs)
-    values = [v.realize() for v in carried]
-    if not all(isinstance(v, Tensor) for v in values) or any(isinstance(v, Symbolic) for v in values):
-        raise Unsupported("while_loop that carries something else than tensors")
+    values = _tensors(carried, "while_loop that carries something else than tensors")
     extra = [] if additional_inputs is None else additional_inputs.realize().unpack(t)
-    branches = _Branches(t, "while_loop", values)  # type: ignore[arg-type]
+    branches = _Branches(t, "while_loop", values)
     branches.conditions = (0,)
     branches.trace(cond_fn, extra, structure)
     branches.trace(body_fn, extra, structure)
@@ -156,32 +155,48 @@ def scan(
     """``scan`` over one dimension of tensors: over the first, and results moved back."""
     starts, carried = flatten(t, init)
     columns, given = flatten(t, xs)
-    values, rows = [v.realize() for v in starts], [v.realize() for v in columns]
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    values, rows = _scanned(starts), _scanned(columns)
     number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
-    if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):  # type: ignore[attr-defined]
+    if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):
         raise Unsupported(f"scan over dimension {number}")
-    number %= rows[0].fake.dim()  # type: ignore[attr-defined]
-    rows = [_moved(t, v, number, 0) for v in rows]
+    number %= rows[0].fake.dim()
+    moved = [_moved(t, v, number, 0) for v in rows]
     if backwards:
-        rows = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
-    shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
+        moved = _flipped(t, moved)
+    shape, found = _scan(t, combine_fn, values, _scanned(moved), [], Structure(tuple, (carried, given)))
     if shape.kind is not tuple or shape.children[:1] != (carried,):
         raise Unsupported("scan whose state changes its structure")
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
-        outputs = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in outputs]
-    outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
+        outputs = _flipped(t, outputs)
+    tensors = _tensors(outputs, "scan of something else than tensors")
+    outputs = [_moved(t, v, 0, number) if number < v.fake.dim() else v for v in tensors]
     return shape.build(t, iter([*ends, *outputs]))
+
+
+def _tensors(values: Items[Value], otherwise: str) -> list[Tensor]:
+    """Values that have to be tensors; ``Unsupported`` with a reason where some are not."""
+    realized = [v.realize() for v in values]
+    found = [v for v in realized if isinstance(v, Tensor)]
+    if len(found) < len(realized):
+        raise Unsupported(otherwise)
+    return found
+
+
+def _scanned(values: Items[Value]) -> list[Tensor]:
+    if not values:
+        raise Unsupported("scan of something else than tensors")
+    return _tensors(values, "scan of something else than tensors")
+
+
+def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
+    return [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
 
 
 @registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
     """The op itself: of lists of tensors, whose first dimension is the one scanned."""
-    values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    values, rows = (_scanned(sequence.realize().unpack(t)) for sequence in (init, xs))
     flat = flatten(t, t.new_tuple([*values, *rows]))[1]
     shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
     if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
@@ -190,14 +205,14 @@ def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inp
 
 
 def _scan(
-    t: Tracer, combine: Value, values: list[Value], rows: list[Value], extra: list[Value], given: Structure
+    t: Tracer, combine: Value, values: list[Tensor], rows: list[Tensor], extra: list[Value], given: Structure
 ) -> tuple[Structure, list[Value]]:
     """A call of ``scan``, over the first dimension; ``given``: how its function takes state and row.
 
     Returns the structure of the function's results, and the last state with the stacked results.
     """
     length = _length("scan", rows)
-    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])  # type: ignore[list-item]
+    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])
     branches.trace(combine, extra, given)
     outputs, count = [v.fake for v in branches.outputs[0]], len(values)
     _same("scan", branches.outputs[0][:count], values)
@@ -213,23 +228,24 @@ def _scan(
 def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
     """``map`` over the first dimension of all tensors in ``xs``."""
     columns, given = flatten(t, xs)
-    shape, found = _map(t, f, [v.realize() for v in columns], list(args), Structure(tuple, (given,)))
+    shape, found = _map(t, f, columns, list(args), Structure(tuple, (given,)))
     return shape.build(t, iter(found))
 
 
 @registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
-    """The op itself: of a list of tensors, with a flat sequence of results."""
+    """The op itself: of a list of tensors."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
-    shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
-    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
-        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
-    return t.new_tuple(found)
+    shape, found = _map(t, f, columns, pos_args.realize().unpack(t), given)
+    return shape.build(t, iter(found))
 
 
-def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
+def _map(
+    t: Tracer, f: Value, columns: list[Value], extra: list[Value], given: Structure
+) -> tuple[Structure, list[Value]]:
     """A call of ``map_impl``; returns the structure of the function's results, and these for all rows, stacked."""
-    if not rows or not all(isinstance(v, Tensor) for v in rows):
+    rows = _tensors(columns, "map over something else than tensors")
+    if not rows:
         raise Unsupported("map over something else than tensors")
     length = _length("map", rows)
     branches = _Branches(t, "map", [_row(t, v) for v in rows])
@@ -252,9 +268,21 @@ def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inpu
     return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
 
 
-def _length(name: str, rows: Items[Value]) -> Any:
+@registry.function(wrap_function)
+def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls its function, and marks a graph for torch's own compiler."""
+    return t.call(func, list(args), kwargs)
+
+
+@registry.function(bypassing_wrapper)
+def call_wrapped(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls what a function makes of another one."""
+    return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
+
+
+def _length(name: str, rows: Items[Tensor]) -> Any:
     """The length of the first dimension, the same in all."""
-    fakes = [v.fake for v in rows]  # type: ignore[attr-defined]
+    fakes = [v.fake for v in rows]
     if any(f.dim() == 0 for f in fakes):
         raise Unsupported(f"{name} over a tensor without dimensions")
     length = fakes[0].shape[0]
@@ -271,10 +299,10 @@ def _moved(t: Tracer, value: Value, start: int, end: int) -> Value:
     return value if start == end else t.recorder.call(torch.movedim, [value, Constant(start), Constant(end)], {})
 
 
-def _row(t: Tracer, value: Value) -> Tensor:
+def _row(t: Tracer, value: Tensor) -> Tensor:
     """One row of a tensor, as an example: no part of the graph."""
-    fake = value.fake  # type: ignore[attr-defined]
+    fake = value.fake
     with torch.no_grad():
         row = torch.empty_strided(fake.shape[1:], fake.stride()[1:], dtype=fake.dtype, device=fake.device)
     row.requires_grad_(fake.requires_grad)
-    return Tensor(value.node, row)  # type: ignore[attr-defined]
+    return Tensor(value.node, row)

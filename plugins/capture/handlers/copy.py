@@ -58,28 +58,37 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         return Method(value.function, _deep(t, value.owner, done))
     if isinstance(value, InstanceDict):
         value = value.as_dict(t)
-    if type(value) is Tuple:
-        return Tuple([_deep(t, v, done) for v in value.items])
-    if type(value) is NamedTuple and hasattr(value.kind, "_fields"):
-        return NamedTuple([_deep(t, v, done) for v in value.items], value.kind)
-    if isinstance(value, Set):
-        made = done[id(value)] = Set.of(t, [_deep(t, v, done) for v in value.unpack(t)], value.kind)
-        return made
-    if isinstance(value, List) or (isinstance(value, Dict) and value.kind in _COPIED_DICTS):
-        made = value.call_method(t, "copy", [], {})
-        done[id(value)] = made
-        if isinstance(value, List):
-            made.items = [_deep(t, v, done) for v in value.items]  # type: ignore[attr-defined]
-        else:
-            made.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
-        return made
-    if (
-        (type(value) is Instance or isinstance(value, Module))
-        and value.payload is None
-        and not any(_customised(t, value.kind, n) for n in _COPY_HOOKS)
-    ):
+    copied = _container(t, value, done)
+    if copied is not None:
+        return copied
+    if (type(value) is Instance or isinstance(value, Module)) and _is_plain(t, value):
         return _instance(t, value, done)
     raise Unsupported(f"copy.deepcopy of {value.describe()}")
+
+
+def _container(t: Tracer, value: Value, done: dict[int, Value]) -> Value | None:
+    """A deep copy of a container; None for what is none."""
+    if type(value) is Tuple:
+        return Tuple(_deep_all(t, value.items, done))
+    if type(value) is NamedTuple and hasattr(value.kind, "_fields"):
+        return NamedTuple(_deep_all(t, value.items, done), value.kind)
+    if isinstance(value, Set):
+        made = done[id(value)] = Set.of(t, _deep_all(t, value.unpack(t), done), value.kind)
+        return made
+    if isinstance(value, List):
+        same = done[id(value)] = value.call_method(t, "copy", [], {})
+        same.items = _deep_all(t, value.items, done)  # type: ignore[attr-defined]
+        return same
+    if isinstance(value, Dict) and value.kind in _COPIED_DICTS:
+        same = done[id(value)] = value.call_method(t, "copy", [], {})
+        same.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
+        return same
+    return None
+
+
+def _is_plain(t: Tracer, value: Instance) -> bool:
+    """Whether an instance is copied by its attributes alone."""
+    return value.payload is None and not any(_customised(t, value.kind, n) for n in _COPY_HOOKS)
 
 
 def _instance(t: Tracer, value: Instance, done: dict[int, Value]) -> Value:
@@ -105,6 +114,7 @@ def _tensor(t: Tracer, value: Tensor) -> Value:
     if not plain and kind is not torch.nn.Parameter:
         raise Unsupported(f"copy.deepcopy of {value.describe()}")
     copied = t.recorder.call_method("clone", [t.recorder.call_method("detach", [value], {})], {})
+    assert isinstance(copied, Tensor)
     if copied.fake.stride() != fake.stride():
         raise Unsupported(f"copy.deepcopy of {value.describe()}, whose memory has gaps or repeats")
     if plain:
@@ -133,6 +143,10 @@ _COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", "__slot
 
 def _customised(t: Tracer, cls: type, name: str) -> bool:
     return look_up(t, cls, name)[0] not in (None, object)
+
+
+def _deep_all(t: Tracer, items: list[Value], done: dict[int, Value]) -> list[Value]:
+    return [_deep(t, v, done) for v in items]
 
 
 def _deep_items(t: Tracer, items: dict[Any, Any], done: dict[int, Value]) -> dict[Any, Any]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from typing import Any
 
 import attrs
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Function, Handler
@@ -20,6 +21,7 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.dispatch import TorchDispatchMode
 
 
 class Transformed(Callable_):
@@ -45,7 +47,7 @@ class Transformed(Callable_):
 class Traced:
     """A function as a graph: its results' structure, and the nodes around that its inputs stand for."""
 
-    region: Region
+    region: Subgraph
     graph: Any
     structure: Structure
     auxiliary: Structure | None
@@ -133,15 +135,16 @@ def vmap(
 
 def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     dims = [*_spread(t, options["in_dims"], args), *[None] * len(flatten(t, t.new_dict(kwargs))[0])]
-    used: list[int | None] = []
+    used: list[int] = []
 
     def example(number: int, value: Tensor) -> torch.Tensor | None:
-        if dims[number] is None:
+        dim = dims[number]
+        if dim is None:
             return None
-        used.append(dims[number])
-        if not -value.fake.dim() <= dims[number] < value.fake.dim():
-            raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
-        return _slice(value.fake, dims[number])
+        used.append(dim)
+        if not -value.fake.dim() <= dim < value.fake.dim():
+            raise Unsupported(f"torch.vmap over dimension {dim} of {value.describe()}")
+        return _slice(value.fake, dim)
 
     traced = trace(t, "vmap", func, args, kwargs, example)
     if not used:
@@ -158,29 +161,28 @@ def _slice(fake: torch.Tensor, dim: int) -> torch.Tensor:
 
 def _spread(t: Tracer, in_dims: Any, args: list[Value]) -> list[int | None]:
     """For each leaf of the arguments its dimension."""
-    found: list[int | None] = []
-    if isinstance(in_dims, (tuple, list)):
-        if len(in_dims) != len(args):
-            raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
-        for dim, arg in zip(in_dims, args, strict=True):
-            found += _spread_one(t, dim, arg)
-        return found
-    for arg in args:
-        found += _spread_one(t, in_dims, arg)
-    return found
+    if not isinstance(in_dims, (tuple, list)):
+        in_dims = [in_dims] * len(args)
+    if len(in_dims) != len(args):
+        raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
+    return _spread_each(t, in_dims, args)
+
+
+def _spread_each(t: Tracer, dims: Items[Any], values: list[Value]) -> list[int | None]:
+    return [d for dim, value in zip(dims, values, strict=True) for d in _spread_one(t, dim, value)]
 
 
 def _spread_one(t: Tracer, dim: Any, value: Value) -> list[int | None]:
     value = value.realize()
     if isinstance(dim, (tuple, list)) and isinstance(value, Sequence) and len(dim) == len(value.items):
-        return [d for part, item in zip(dim, value.items, strict=True) for d in _spread_one(t, part, item)]
+        return _spread_each(t, dim, value.items)
     if isinstance(dim, dict):
         pairs = {k.constant(): v for k, v in t.pairs(value)}
         if set(dim) != set(pairs):
             raise Unsupported("torch.vmap with in_dims that do not fit a dict")
-        return [d for key, item in pairs.items() for d in _spread_one(t, dim[key], item)]
+        return _spread_each(t, [dim[key] for key in pairs], list(pairs.values()))
     leaves, _ = flatten(t, value)
-    if not (dim is None or type(dim) is int) or (dim is not None and not all(isinstance(v, Tensor) for v in leaves)):
+    if dim is not None and (type(dim) is not int or not all(isinstance(v, Tensor) for v in leaves)):
         raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
     return [dim] * len(leaves)
 
@@ -202,6 +204,17 @@ def _argnums(t: Tracer, argnums: Value | None) -> int | tuple[int, ...]:
     return 0 if argnums is None else t.constant_of(argnums)
 
 
+def _in_order(argnums: int | tuple[int, ...], count: int) -> list[int]:
+    """The numbers of arguments, counted from the first of ``count``, of those that a transform differentiates by."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if not all(type(n) is int and -count <= n < count for n in numbers) or not numbers:
+        raise Unsupported(f"argnums {argnums} of a function of {count} arguments")
+    found = [n % count for n in numbers]
+    if found != sorted(set(found)):
+        raise Unsupported(f"argnums {argnums}, which are not in order")
+    return found
+
+
 @attrs.define(eq=False)
 class _Arguments:
     """Which leaves of the arguments a transform differentiates by; ``build`` puts results of theirs together."""
@@ -212,20 +225,12 @@ class _Arguments:
 
     @classmethod
     def of(cls, t: Tracer, argnums: int | tuple[int, ...], args: list[Value]) -> _Arguments:
-        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        if not all(type(n) is int and -len(args) <= n < len(args) for n in numbers) or not numbers:
-            raise Unsupported(f"argnums {argnums} of a function of {len(args)} arguments")
-        numbers = tuple(n % len(args) for n in numbers)
-        if list(numbers) != sorted(set(numbers)):
-            raise Unsupported(f"argnums {argnums}, which are not in order")
-        starts, count = [], 0
+        numbers = _in_order(argnums, len(args))
         shapes = [flatten(t, a) for a in args]
-        for leaves, _ in shapes:
-            starts.append(count)
-            count += len(leaves)
-        chosen = {n for number in numbers for n in range(starts[number], starts[number] + len(shapes[number][0]))}
-        for number in numbers:
-            if not all(isinstance(v, Tensor) and v.fake.is_floating_point() for v in shapes[number][0]):
+        starts = [0, *itertools.accumulate(len(leaves) for leaves, _ in shapes)]
+        chosen = {n for number in numbers for n in range(starts[number], starts[number + 1])}
+        for leaf in (leaf for number in numbers for leaf in shapes[number][0]):
+            if not isinstance(leaf, Tensor) or not leaf.fake.is_floating_point():
                 raise Unsupported("a gradient by something else than tensors of floats")
         return cls(chosen, [shapes[n][1] for n in numbers], isinstance(argnums, int))
 
@@ -435,26 +440,34 @@ def functional_call(
     target = module.realize()
     if not isinstance(target, Module) or (strict is not None and t.truth(strict)):
         raise Unsupported(f"torch.func.functional_call of {target.describe()}, or strict")
-    given = parameter_and_buffer_dicts.realize()
-    dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
-    named = {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+    named = _replacements(t, parameter_and_buffer_dicts.realize())
     if tie_weights is None or t.truth(tie_weights):
         named = {**_tied(target.constant(), named), **named}
-    positional = [] if args is None else [args]
-    if args is not None and isinstance(args.realize(), Sequence) and args.realize().type() is tuple:
-        positional = args.realize().unpack(t)
+    positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    if args is not None and t.is_none(args):
-        positional = []
-    places = [(_place(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
-    before = [place.get_item(t, key) for place, key, _ in places]
+    entries = [(_dict_of(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
+    before = [held.get_item(t, key) for held, key, _ in entries]
     try:
-        for place, key, value in places:
-            place.set_item(t, key, value)
+        for held, key, value in entries:
+            held.set_item(t, key, value)
         return t.call(target, positional, keywords)
     finally:
-        for (place, key, _), value in zip(places, before, strict=True):
-            place.set_item(t, key, value)
+        for (held, key, _), value in zip(entries, before, strict=True):
+            held.set_item(t, key, value)
+
+
+def _replacements(t: Tracer, given: Value) -> dict[str, Value]:
+    """Values by the names of parameters and buffers, of one dict or of several."""
+    dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
+    return {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+
+
+def _positional(t: Tracer, args: Value | None) -> list[Value]:
+    """The arguments of the module: a tuple of them, or one that is none."""
+    if args is None or t.is_none(args):
+        return []
+    found = args.realize()
+    return found.unpack(t) if isinstance(found, Sequence) and found.type() is tuple else [args]
 
 
 def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:
@@ -466,7 +479,7 @@ def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:
     return {n: named[group[0]] for g in names.values() for n in g for group in [[m for m in g if m in named]] if group}
 
 
-def _place(t: Tracer, module: Module, name: str) -> Value:
+def _dict_of(t: Tracer, module: Module, name: str) -> Value:
     """The dict of a submodule that holds a parameter or buffer."""
     *path, last = name.split(".")
     owner: Value = module

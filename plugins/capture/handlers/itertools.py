@@ -117,8 +117,8 @@ def product(t: Tracer, *iterables: Value, repeat: Value | None = None) -> Value:
     if times < 0:
         raise t.raised(ValueError, "repeat argument cannot be negative")
     pools = [v.realize().unpack(t) for v in iterables]
-    places = itertools.product(*(range(len(pool)) for pool in pools), repeat=times)
-    return iterators.Selections(itertools.product, pools, places, f"repeat={times}")
+    indices = itertools.product(*(range(len(pool)) for pool in pools), repeat=times)
+    return iterators.Selections(itertools.product, pools, indices, f"repeat={times}")
 
 
 def _selections(cls: type) -> None:
@@ -128,10 +128,10 @@ def _selections(cls: type) -> None:
             raise Unsupported(f"the arguments of {cls.__name__}()")
         length = len(pool) if r is None or t.is_none(r) else t.int_of(r)
         try:
-            places = cls(range(len(pool)), length)
+            indices = cls(range(len(pool)), length)
         except (TypeError, ValueError) as error:
             raise t.raised_from(error) from None
-        return iterators.Selections(cls, [pool], places, f"{length}")
+        return iterators.Selections(cls, [pool], indices, f"{length}")
 
     registry.classes[cls] = handler
 

@@ -4,6 +4,7 @@ import torch
 
 from turret.plugins.capture.autograd import hooks, tensor_data
 from turret.plugins.capture.handlers import (
+    attention,
     autograd,
     builtins,
     checkpoint,
@@ -13,6 +14,8 @@ from turret.plugins.capture.handlers import (
     devices,
     func,
     itertools,
+    made_classes,
+    nested,
     numbers,
     numpy,
     optim,
@@ -26,9 +29,10 @@ from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
-    from turret.plugins.capture.handlers import collectives  # noqa: F401
+    from turret.plugins.capture.handlers import collectives, distributed  # noqa: F401
 
 __all__ = [
+    "attention",
     "autograd",
     "builtins",
     "checkpoint",
@@ -39,6 +43,8 @@ __all__ = [
     "func",
     "hooks",
     "itertools",
+    "made_classes",
+    "nested",
     "numbers",
     "numpy",
     "opcodes",

@@ -18,6 +18,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.dispatch import no_dispatch
 
 _PURE = """
 abs absolute add all allclose amax amin angle any append arange argmax argmin argsort argwhere around array
@@ -56,6 +57,7 @@ def _limits(cls: type) -> Any:
     return lambda t, kind: t.wrap_known(cls(t.constant_of(kind)))
 
 
+_class: Any
 for _class in (numpy.finfo, numpy.iinfo):
     registry.classes[_class] = _limits(_class)
     registry.wrappers[_class] = identity
@@ -161,7 +163,7 @@ def _of_array(original: Any, copies: bool) -> Any:
         if isinstance(data, (List, Tuple)) and len(args) <= 1:
             return tensor_of_sequence(t, original, data, rest)
         if isinstance(data, Constant) and isinstance(data.value, numpy.generic):
-            with torch.utils._mode_utils.no_dispatch():
+            with no_dispatch():
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
         if isinstance(data, Symbolic) and len(args) <= 1:
             return tensor_of_numbers(t, original, data, rest)

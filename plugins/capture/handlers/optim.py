@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import optimizer as code_of_torch
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import Handler, registry
@@ -23,8 +22,11 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.native_functions import group_tensors_by_device_and_dtype
+from turret.torch_compat.program_functions import stack_if_compiling, use_grad_for_differentiable, value_of
+from turret.torch_compat.tracers import disable_dynamo
 
-_IN_GRAD_MODE: types.CodeType = code_of_torch._use_grad_for_differentiable(lambda self: None).__code__
+_IN_GRAD_MODE: types.CodeType = use_grad_for_differentiable(lambda self: None).__code__
 
 
 @registry.module("torch.optim.optimizer")
@@ -47,11 +49,12 @@ def call_hidden(t: Tracer, function: Function, args: list[Value], kwargs: dict[s
         return None
     inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
     hidden = inner.content.realize() if inner.content is not None else None
-    known = isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad"
-    return t.call(hidden, args, kwargs) if known else None
+    if not isinstance(hidden, Function) or hidden.object.__name__ != "zero_grad":
+        return None
+    return t.call(hidden, args, kwargs)
 
 
-_DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__
+_DISABLED: types.CodeType = disable_dynamo(lambda: None).__code__
 
 
 def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,15 +66,15 @@ def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
         torch.set_grad_enabled(before)
 
 
-@registry.function(code_of_torch._get_value)
+@registry.function(value_of)
 def get_value(t: Tracer, x: Value) -> Value:
     """A tensor of one element as the float that eager reads; a float as it is."""
     x = x.realize()
     return x.call_method(t, "item", [], {}) if isinstance(x, Tensor) else x
 
 
-@registry.function(code_of_torch._stack_if_compiling)
-def stack_if_compiling(t: Tracer, x: Value) -> Value:
+@registry.function(stack_if_compiling)
+def listed(t: Tracer, x: Value) -> Value:
     """A list of numbers as it is."""
     items = x.realize()
     if isinstance(items, Sequence) and any(isinstance(v.realize(), Tensor) for v in items.items):
@@ -108,7 +111,7 @@ for _name in ("asgd", "nadam", "radam"):
         registry.functions[_original] = _without_branches(_original)
 
 
-@registry.function(torch._C._group_tensors_by_device_and_dtype)
+@registry.function(group_tensors_by_device_and_dtype)
 def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None = None) -> Value:
     """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list."""
     lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]

@@ -15,6 +15,14 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.overriding import SubclassTensor, answers, is_overriding, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.function_overrides import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    disabled_torch_function,
+    torch_function_all_disabled,
+    torch_function_enabled,
+)
+from turret.torch_compat.program_functions import make_subclass
 
 # Answers.
 
@@ -35,7 +43,7 @@ def default_answer(
     return result if keeps else _converted(t, result, kind, last)
 
 
-@registry.function(torch._C._disabled_torch_function_impl)
+@registry.function(disabled_torch_function)
 def disabled_answer(
     t: Tracer, func: Value, types: Value, args: Value | None = None, kwargs: Value | None = None
 ) -> Value:
@@ -65,8 +73,8 @@ def _converted(t: Tracer, result: Value, kind: type, last: Any) -> Value:
         return of_class(t, result.held, kind, None)
     if isinstance(result, NamedTuple):
         return NamedTuple([_converted(t, v, kind, last) for v in result.items], result.kind)
-    if type(result) in (List, Tuple):
-        return type(result)([_converted(t, v, kind, last) for v in result.items])  # type: ignore[attr-defined]
+    if type(result) is List or type(result) is Tuple:
+        return result.like([_converted(t, v, kind, last) for v in result.items])
     return result
 
 
@@ -94,8 +102,8 @@ def as_subclass(t: Tracer, tensor: Tensor, cls: Value) -> Value:
     return of_class(t, tensor, kind, None)
 
 
-@registry.function(torch.Tensor._make_subclass)
-def make_subclass(t: Tracer, cls: Value, data: Value, require_grad: Value | None = None, **options: Value) -> Value:
+@registry.function(make_subclass)
+def make_instance(t: Tracer, cls: Value, data: Value, require_grad: Value | None = None, **options: Value) -> Value:
     """A tensor of a class in the memory of another one, that autograd knows nothing of."""
     data = plain(data)
     kind, leaf = t.constant_of(cls), require_grad is not None and t.truth(require_grad)
@@ -127,8 +135,8 @@ def _quiet(level: int) -> Handler:
     return lambda t: t.call(t.wrap_known(polyfills.Quiet), [Constant(level)], {})
 
 
-registry.classes[torch._C.DisableTorchFunctionSubclass] = _quiet(NO_SUBCLASSES)
-registry.classes[torch._C.DisableTorchFunction] = _quiet(NOTHING)
+registry.classes[DisableTorchFunctionSubclass] = _quiet(NO_SUBCLASSES)
+registry.classes[DisableTorchFunction] = _quiet(NOTHING)
 
 
 @registry.function(polyfills.set_level)
@@ -140,8 +148,8 @@ def set_level(t: Tracer, level: Value, force: Value) -> Value:
     return Constant(before)
 
 
-registry.functions[torch._C._is_torch_function_enabled] = lambda t: Constant(t.overrides.level == ENABLED)
-registry.functions[torch._C._is_torch_function_all_disabled] = lambda t: Constant(t.overrides.level == NOTHING)
+registry.functions[torch_function_enabled] = lambda t: Constant(t.overrides.level == ENABLED)
+registry.functions[torch_function_all_disabled] = lambda t: Constant(t.overrides.level == NOTHING)
 
 
 @registry.function(torch.overrides.has_torch_function)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 
-import torch
 from torch.autograd.graph import disable_saved_tensors_hooks
 
-from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
@@ -18,6 +16,8 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
+from turret.torch_compat.autograd import top_saved_tensor_hooks
+from turret.torch_compat.native_functions import autograd_c
 
 
 class HooksRefused(Instance):
@@ -35,9 +35,9 @@ class HooksRefused(Instance):
 
 
 def _enter(t: Tracer) -> Value:
-    if top_hooks(True) is not None:  # those of the program, which capturing keeps off
+    if top_saved_tensor_hooks(True) is not None:  # those of the program, which capturing keeps off
         raise Unsupported("disable_saved_tensors_hooks where there are such hooks")
-    t.guards.take("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
+    t.guards.take("CALL", BoundSource("autograd", autograd_c), (lookups.has_saved_tensor_hooks, False))
     t.hooks_refused += 1
     return Constant(None)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._library.custom_ops
 import torch.fx.graph_module
+import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
 
@@ -29,10 +29,24 @@ from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
 from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.library import CustomOpDef
+from turret.torch_compat.program_functions import assert_async, shape_as_tensor, torch_assert
+from turret.torch_compat.tracers import (
+    FxCall,
+    get_tracing_state,
+    is_checkpoint_valid,
+    is_compiling,
+    is_fx_symbolic_tracing,
+    is_fx_tracing,
+    jit_isinstance,
+    set_tracing_state,
+    unwrap_optional,
+)
 
 # Torch and the compiler itself.
 
@@ -41,40 +55,39 @@ def _always(result: Any) -> Handler:
     return lambda t, *args, **kwargs: t.wrap_known(result)
 
 
+_function: Any
 for _function in (
-    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
+    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling,
 ):  # fmt: skip
     registry.functions[_function] = _always(True)
 for _function in (
-    torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
-    torch.fx._symbolic_trace.is_fx_symbolic_tracing, torch.fx._symbolic_trace.is_fx_tracing,
+    torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, get_tracing_state,
+    is_fx_symbolic_tracing, is_fx_tracing,
 ):  # fmt: skip
-    registry.functions[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+    registry.functions[_function] = _always(None if _function is get_tracing_state else False)
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
 registry.functions[typing.cast] = lambda t, kind, value: value
 registry.functions[torch.jit.annotate] = lambda t, the_type, the_value: the_value
 registry.functions[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
-    t.wrap_known(torch._jit_internal._isinstance), [obj, target_type], {}
+    t.wrap_known(jit_isinstance), [obj, target_type], {}
 )
 registry.functions[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
 registry.functions[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
-registry.functions[torch.jit._unwrap_optional] = lambda t, x: t.follow(
-    t.wrap_known(torch.jit._unwrap_optional), [x], {}
-)
-registry.functions[torch._assert] = lambda t, condition, message: _check(t, condition, message)
+registry.functions[unwrap_optional] = lambda t, x: t.follow(t.wrap_known(unwrap_optional), [x], {})
+registry.functions[torch_assert] = lambda t, condition, message: _check(t, condition, message)
 
 
 def _check(t: Tracer, condition: Value, message: Value) -> Value:
     condition = condition.realize()
     if isinstance(condition, Tensor):
-        return t.recorder.call(torch._assert_async, [condition], {})
+        return t.recorder.call(assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)
     return Constant(None)
 
 
-@registry.function(torch._C._set_tracing_state)
-def set_tracing_state(t: Tracer, state: Value) -> Value:
+@registry.function(set_tracing_state)
+def switch_tracing(t: Tracer, state: Value) -> Value:
     """Compiled code is never under ``torch.jit.trace``; switching that off changes nothing."""
     if not t.is_none(state):
         raise Unsupported("switching torch.jit.trace on in compiled code")
@@ -97,14 +110,14 @@ def is_tensor_like(t: Tracer, inp: Value) -> Value:
     return t.call(t.wrap_known(hasattr), [value, Constant("__torch_function__")], {})
 
 
-@registry.function(torch.fx.graph_module._WrappedCall.__call__)
+@registry.function(FxCall.__call__)
 def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
     return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
 
 
-@registry.function(torch._shape_as_tensor)
-def shape_as_tensor(t: Tracer, value: Value) -> Value:
+@registry.function(shape_as_tensor)
+def sizes_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
     return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
 
@@ -119,7 +132,7 @@ def graph_break(t: Tracer, reason: Value | None = None) -> Value:
     raise AskedFor(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
 
 
-@registry.function(torch._library.custom_ops.CustomOpDef.__call__)
+@registry.function(CustomOpDef.__call__)
 def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
     """A custom op of torch.library: its registered operator is the node."""
     return t.recorder.call(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
@@ -163,6 +176,8 @@ def _sliced(container: Any, original: Any) -> Handler:
         if not isinstance(modules, Module) or look_up(t, modules.kind, "__len__")[1] is not length:
             return t.follow(t.wrap_known(original), [modules, index], {})
         state = modules.get_attr(t, "_modules").realize()
+        if not isinstance(state, Dict):
+            raise Unsupported(f"_modules of {modules.describe()}")
         if not isinstance(index, Slice):
             number = t.int_of(index)
             values = state.m_values(t).unpack(t)
@@ -204,7 +219,7 @@ def _assumed(function: Callable[[], Any]) -> Callable[[Tracer], Value]:
     return handler
 
 
-for _question in (torch.autograd._is_checkpoint_valid, torch.onnx.is_in_onnx_export):
+for _question in (is_checkpoint_valid, torch.onnx.is_in_onnx_export):
     registry.functions[_question] = _assumed(_question)
 
 
@@ -251,6 +266,12 @@ def version(t: Tracer, name: Value) -> Value:
 @registry.kind(torch.profiler.record_function)
 def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
+    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
+
+
+@registry.function(torch.fx.traceback.annotate)
+def annotate(t: Tracer, annotation_dict: Value) -> Value:
+    """Notes for readers of exported graphs."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 

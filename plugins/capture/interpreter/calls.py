@@ -8,13 +8,12 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from turret.frames import annotations
+from turret.frames.annotations import is_in_graph, region_of, substitute_of
 from turret.frames.guards import function_modes
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
@@ -27,7 +26,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import kept_from_torchs_compiler
 from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.registry import handled, registry
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import (
     _C_METHODS,
     ORDINARY_METACLASSES,
@@ -45,6 +44,7 @@ from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -74,9 +74,13 @@ _TRANSPARENT = {
 
 
 _FOLLOWED = frozenset(
-    {"unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
-)
-"""Modules inside those, whose functions are inlined: what exported programs call."""
+    {
+        "unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils",
+        "torch.export.unflatten", "torch.distributed.tensor._api", "torch.distributed.tensor.parallel.style",
+        "torch.distributed.tensor.parallel.input_reshard",
+    }
+)  # fmt: skip
+"""Modules inside those, whose functions are inlined: what exported programs call, and modules spread over processes."""
 
 
 def not_followed(name: str) -> bool:
@@ -102,13 +106,24 @@ def _too_many(function: Any, code: types.CodeType, given: int, kwargs: dict[str,
     return f"{code.co_qualname}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
 
 
+def _missing(code: types.CodeType, missing: list[int]) -> str:
+    """The interpreter's words for parameters without an argument: first for those that take positional ones."""
+    positional = [n for n in missing if n < code.co_argcount]
+    names = [repr(code.co_varnames[n]) for n in positional or missing]
+    what = f"{'positional' if positional else 'keyword-only'} argument{'s' if len(names) > 1 else ''}"
+    listed = names[0] if len(names) == 1 else " and ".join(names)
+    if len(names) > 2:
+        listed = f"{', '.join(names[:-1])}, and {names[-1]}"
+    return f"{code.co_qualname}() missing {len(names)} required {what}: {listed}"
+
+
 def _is_made_by_object(kind: type) -> bool:
     """Whether ``object.__new__`` makes instances of a class: no class that it derives from keeps state in C."""
     news = (vars(base).get("__new__") for base in kind.__mro__)
     return next(new for new in news if isinstance(new, types.BuiltinFunctionType)) is object.__new__
 
 
-class Caller:
+class Caller(Tracer):
     """The part of the tracer that knows how calls work."""
 
     def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -118,7 +133,7 @@ class Caller:
     def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
-            region = annotations.region_of(function.object)
+            region = region_of(function.object)
             if region is not None:
                 known = self.wrap_known(region)
                 return self.blocks.call_marked(known, args, kwargs, lambda: self.call_unmarked(known, args, kwargs))
@@ -162,30 +177,39 @@ class Caller:
             if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
-            self.finds_itself(object)
-            receiver = args[0].realize() if args else None
-            if object.__qualname__.startswith("TensorBase.") and isinstance(receiver, Tensor):
-                return receiver.call_torchs(self, object.__name__, args[1:], kwargs)  # no module has it under its name
-            return self.recorder.call(object, args, kwargs)
+            return self.call_graph_function(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
-        if marked is not None:
-            return marked
+        return self.call_by_module(function, name, args, kwargs) if marked is None else marked
+
+    def call_by_module(
+        self, function: Function, name: str, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        """The result of a function by what is known of its module; None for one to be followed."""
+        object = function.object
         handler = registry.of_module(name)
         if handler is not None and (answer := handler(self, function, args, kwargs)) is not None:
             return answer
-        if (place := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
-            return self.call(function.cells(self)[object.__code__.co_freevars.index(place)].content, args, kwargs)
+        if (variable := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
+            return self.call(function.cells(self)[object.__code__.co_freevars.index(variable)].content, args, kwargs)
         of_graph_module = object.__name__ == "call_wrapped"
         followed = of_graph_module or object.__code__.co_qualname in registry.followed
-        if not_followed(str(name)) and not followed:
+        if not_followed(name) and not followed:
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
 
+    def call_graph_function(self, object: types.FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call of a Python function of torch as one node of the graph."""
+        self.finds_itself(object)
+        receiver = args[0].realize() if args else None
+        if object.__qualname__.startswith("TensorBase.") and isinstance(receiver, Tensor):
+            return receiver.call_torchs(self, object.__name__, args[1:], kwargs)  # no module has it under its name
+        return self.recorder.call(object, args, kwargs)
+
     def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a function that the program said something of; None for one to be followed."""
-        if annotations.is_in_graph(object):
+        if is_in_graph(object):
             return self.recorder.call(object, args, kwargs)
-        substitute = annotations.substitute_of(object)
+        substitute = substitute_of(object)
         if substitute is not None:
             return self.call(self.wrap_known(substitute), args, kwargs)
         if getattr(object, "_dynamo_marked_constant", False):
@@ -247,47 +271,38 @@ class Caller:
     def fill_defaults(self, frame: Frame, function: Any) -> None:
         """Parameters that were not given."""
         code, local = frame.code, frame.locals
-        count = code.co_argcount
-        nested = isinstance(function, NestedFunction)
-        if not nested and None in local[:count]:
+        if not isinstance(function, NestedFunction) and None in local[: code.co_argcount]:
             function.note_defaults(self)
-        defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
-        keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
         missing = []
-        for number in range(count + code.co_kwonlyargcount):
-            if local[number] is not None:
-                continue
-            name = code.co_varnames[number]
-            if number < count:
-                position = number - (count - len(defaults))
-                if position >= 0:
-                    local[number] = (
-                        defaults[position]
-                        if nested
-                        else function.default(self, "__defaults__", position, defaults[position])
-                    )
-                    continue
-            elif name in keyword:
-                local[number] = (
-                    keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
-                )
-                continue
-            missing.append(number)
+        for number in range(code.co_argcount + code.co_kwonlyargcount):
+            if local[number] is None:
+                local[number] = self.default_of(function, code, number)
+                if local[number] is None:
+                    missing.append(number)
         if missing:
-            positional = [n for n in missing if n < count]
-            names = [repr(code.co_varnames[n]) for n in positional or missing]
-            what = f"{'positional' if positional else 'keyword-only'} argument{'s' if len(names) > 1 else ''}"
-            listed = names[0] if len(names) == 1 else " and ".join(names)
-            if len(names) > 2:
-                listed = f"{', '.join(names[:-1])}, and {names[-1]}"
-            raise self.raised(TypeError, f"{code.co_qualname}() missing {len(names)} required {what}: {listed}")
+            raise self.raised(TypeError, _missing(code, missing))
+
+    def default_of(self, function: Any, code: types.CodeType, number: int) -> Value | None:
+        """The default of a parameter; None where it has none."""
+        nested = isinstance(function, NestedFunction)
+        if number >= code.co_argcount:
+            name = code.co_varnames[number]
+            keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
+            if name not in keyword:
+                return None
+            return keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
+        defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
+        position = number - (code.co_argcount - len(defaults))
+        if position < 0:
+            return None
+        return defaults[position] if nested else function.default(self, "__defaults__", position, defaults[position])
 
     # Classes.
 
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
         kind: type = cls.object
-        handler = registry.classes.get(kind)
+        handler = registry.of_class(kind)
         if handler is not None:
             return handled(handler, kind, self, args, kwargs)
         if is_namedtuple(kind):
@@ -466,7 +481,9 @@ class Caller:
             value.set_attr(self, self.constant_of(args[1]), args[2])
             return Constant(None)
         if name in ("__getitem__", "__contains__", "__iter__", "__len__") and not kwargs:
-            own = {"__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate}
+            own: dict[str, Callable[..., Value]] = {
+                "__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate
+            }  # fmt: skip
             return value.length(self) if name == "__len__" else own[name](self, *args[1:])
         return value.call_method(self, name, args[1:], kwargs)
 

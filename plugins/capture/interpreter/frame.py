@@ -10,7 +10,8 @@ from typing import Any
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import resume
-from turret.plugins.capture.python.bytecode import VERSION, Decoded, decode
+from turret.plugins.capture.python.bytecode import Decoded, decode
+from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Cell
@@ -199,7 +200,8 @@ class Frame:
 
 def _exhausted() -> Any:
     """A generator that has nothing left."""
-    made = (v for v in ())
+    nothing: tuple[Any, ...] = ()
+    made = (v for v in nothing)
     next(made, None)
     return made
 
@@ -275,7 +277,7 @@ class Generator(Value):
         frame = self.frame
         if not self.started or self.finished or frame.instructions[frame.index - 1].name != "YIELD_VALUE":
             return False
-        return frame.instructions[frame.index].arg & 3 == 2
+        return resumes_delegation(frame.instructions[frame.index])
 
     def delegate(self) -> Generator | None:
         """The generator that this one waits for in a ``yield from``."""
@@ -293,7 +295,7 @@ class Generator(Value):
         frame = self.frame
         sends = next(n for n in range(frame.index - 1, -1, -1) if frame.instructions[n].name == "SEND")
         frame.index = frame.instructions[sends].target
-        if VERSION < (3, 12):
+        if not SEND_KEEPS_RECEIVER:
             frame.stack.pop()
         frame.push(result)
 
@@ -364,17 +366,23 @@ class Generator(Value):
     def rebuild_unstarted(self, r: Rebuilder) -> str:
         """A new generator that was not asked for anything yet: its function called with the same arguments."""
         frame, code = self.frame, self.frame.code
-        held = [v.content if isinstance(v, Cell) else v for v in frame.locals[: len(code.co_varnames)]]
+
+        def load(slot: int) -> str:
+            held = frame.locals[slot]
+            value = held.content if isinstance(held, Cell) else held
+            assert value is not None, "all parameters are bound before a generator starts"
+            return r.load(value)
+
         count = code.co_argcount
         closure = "".join(r.load(c) + "," for c in frame.closure)
-        arguments = [r.load(v) for v in held[:count]]
+        arguments = [load(n) for n in range(count)]
         slot = count + code.co_kwonlyargcount
-        named = [f"{n}={r.load(v)}" for n, v in zip(code.co_varnames[count:slot], held[count:slot], strict=True)]
+        named = [f"{code.co_varnames[n]}={load(n)}" for n in range(count, slot)]
         if code.co_flags & inspect.CO_VARARGS:
-            arguments.append(f"*{r.load(held[slot])}")
+            arguments.append(f"*{load(slot)}")
             slot += 1
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            named.append(f"**{r.load(held[slot])}")
+            named.append(f"**{load(slot)}")
         return r.assign(
             f"{r.constant(resume.make_function)}({r.constant(code)}, {r.constant(frame.scope)}, {code.co_name!r}, "
             f"({closure}))({', '.join([*arguments, *named])})"
@@ -408,6 +416,6 @@ class Generator(Value):
         except Raised as raised:
             if not issubclass(raised.value.type(), (GeneratorExit, StopIteration)):
                 raise
-            returned = VERSION >= (3, 13) and issubclass(raised.value.type(), StopIteration)
+            returned = CLOSE_GIVES_RESULT and issubclass(raised.value.type(), StopIteration)
             return raised.value.args[0] if returned and raised.value.args else Constant(None)
         raise t.raised(RuntimeError, "generator ignored GeneratorExit")

@@ -1,17 +1,26 @@
 """What each instruction does to a frame: one short function an opcode, in families.
 
-CPython 3.11 to 3.13; instructions that only some versions have are marked in ``VERSIONS`` at the end.
+How versions of CPython differ in what instructions mean is in ``python/instructions.py``.
 """
 
 from __future__ import annotations
 
-import dis
-import operator
-from collections.abc import Callable
 from typing import Any
 
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
-from turret.plugins.capture.python.bytecode import VERSION, Instruction
+from turret.plugins.capture.python.instructions import (
+    BINARY_OPERATIONS,
+    CONVERSIONS,
+    NULL_IS_ABOVE,
+    VALUES_OF_END_FOR,
+    Instruction,
+    around_star,
+    comparison,
+    formatting,
+    has_arguments_of_super,
+    name_of,
+    two_slots,
+)
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Value
 from turret.plugins.capture.values.functions import Cell
@@ -29,11 +38,14 @@ def nothing(f: Frame, i: Instruction) -> None:
     pass
 
 
-@registry.instruction("POP_TOP", "END_FOR")
+@registry.instruction("POP_TOP")
 def pop_top(f: Frame, i: Instruction) -> None:
     f.stack.pop()
-    if i.name == "END_FOR" and VERSION == (3, 12):
-        f.stack.pop()
+
+
+@registry.instruction("END_FOR")
+def end_for(f: Frame, i: Instruction) -> None:
+    del f.stack[-VALUES_OF_END_FOR:]
 
 
 @registry.instruction("PUSH_NULL")
@@ -86,8 +98,8 @@ def load_fast(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("LOAD_FAST_LOAD_FAST")
 def load_fast_load_fast(f: Frame, i: Instruction) -> None:
-    load_slot(f, i.arg >> 4)
-    load_slot(f, i.arg & 15)
+    for slot in two_slots(i):
+        load_slot(f, slot)
 
 
 @registry.instruction("STORE_FAST")
@@ -97,14 +109,15 @@ def store_fast(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(f: Frame, i: Instruction) -> None:
-    store_slot(f, i.arg >> 4)
-    load_slot(f, i.arg & 15)
+    stored, loaded = two_slots(i)
+    store_slot(f, stored)
+    load_slot(f, loaded)
 
 
 @registry.instruction("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(f: Frame, i: Instruction) -> None:
-    store_slot(f, i.arg >> 4)
-    store_slot(f, i.arg & 15)
+    for slot in two_slots(i):
+        store_slot(f, slot)
 
 
 @registry.instruction("DELETE_FAST")
@@ -156,12 +169,16 @@ def delete_deref(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("LOAD_GLOBAL")
 def load_global(f: Frame, i: Instruction) -> None:
-    null, name = i.arg & 1, f.code.co_names[i.arg >> 1]
-    value = f.tracer.namespaces.variable(f, name)
-    if null and VERSION < (3, 13):
+    number, null = name_of(i)
+    push_found(f, f.tracer.namespaces.variable(f, f.code.co_names[number]), null)
+
+
+def push_found(f: Frame, value: Value, null: bool) -> None:
+    """What a name stands for, with NULL for the receiver where it is to be called."""
+    if null and not NULL_IS_ABOVE:
         f.push(NULL)
     f.push(value)
-    if null and VERSION >= (3, 13):
+    if null and NULL_IS_ABOVE:
         f.push(NULL)
 
 
@@ -179,21 +196,9 @@ def delete_global(f: Frame, i: Instruction) -> None:
 # Operators.
 
 
-def _binary_operations() -> list[tuple[Callable, bool]]:
-    symbols = {
-        "+": operator.add, "&": operator.and_, "//": operator.floordiv, "<<": operator.lshift, "@": operator.matmul,
-        "*": operator.mul, "%": operator.mod, "|": operator.or_, "**": operator.pow, ">>": operator.rshift,
-        "-": operator.sub, "/": operator.truediv, "^": operator.xor, "[]": operator.getitem,
-    }  # fmt: skip
-    return [(symbols[s.removesuffix("=")], s.endswith("=")) for _, s in dis._nb_ops]  # type: ignore[attr-defined]
-
-
-_BINARY = _binary_operations()
-
-
 @registry.instruction("BINARY_OP")
 def binary_op(f: Frame, i: Instruction) -> None:
-    operation, inplace = _BINARY[i.arg]
+    operation, inplace = BINARY_OPERATIONS[i.arg]
     right, left = f.pop(), f.pop()
     f.push(f.tracer.binary(operation, left, right, inplace))
 
@@ -242,9 +247,9 @@ def unary_not(f: Frame, i: Instruction) -> None:
 @registry.instruction("COMPARE_OP")
 def compare_op(f: Frame, i: Instruction) -> None:
     right, left = f.pop(), f.pop()
-    number = i.arg if VERSION < (3, 12) else i.arg >> (4 if VERSION < (3, 13) else 5)
-    result = f.tracer.compare(dis.cmp_op[number], left, right)
-    if VERSION >= (3, 13) and i.arg & 16:
+    symbol, as_truth = comparison(i)
+    result = f.tracer.compare(symbol, left, right)
+    if as_truth:
         result = Constant(f.tracer.truth(result, compared=True))
     f.push(result)
 
@@ -267,17 +272,8 @@ def contains_op(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("LOAD_ATTR")
 def load_attr(f: Frame, i: Instruction) -> None:
-    name = f.code.co_names[i.arg if VERSION < (3, 12) else i.arg >> 1]
-    owner = f.pop()
-    value = owner.get_attr(f.tracer, name)
-    if VERSION < (3, 12) or not i.arg & 1:
-        f.push(value)
-    elif VERSION >= (3, 13):
-        f.push(value)
-        f.push(NULL)
-    else:
-        f.push(NULL)
-        f.push(value)
+    number, null = name_of(i)
+    push_found(f, f.pop().get_attr(f.tracer, f.code.co_names[number]), null)
 
 
 @registry.instruction("LOAD_METHOD")
@@ -290,16 +286,9 @@ def load_method(f: Frame, i: Instruction) -> None:
 @registry.instruction("LOAD_SUPER_ATTR")
 def load_super_attr(f: Frame, i: Instruction) -> None:
     owner, kind, function = f.pop(), f.pop(), f.pop()
-    made = f.tracer.call(function, [kind, owner] if i.arg & 2 else [], {})
-    value = made.get_attr(f.tracer, f.code.co_names[i.arg >> 2])
-    if not i.arg & 1:
-        f.push(value)
-    elif VERSION >= (3, 13):
-        f.push(value)
-        f.push(NULL)
-    else:
-        f.push(NULL)
-        f.push(value)
+    made = f.tracer.call(function, [kind, owner] if has_arguments_of_super(i) else [], {})
+    number, null = name_of(i)
+    push_found(f, made.get_attr(f.tracer, f.code.co_names[number]), null)
 
 
 @registry.instruction("STORE_ATTR")
@@ -377,24 +366,16 @@ def build_string(f: Frame, i: Instruction) -> None:
     f.push(Constant("".join(f.tracer.constant_of(v) for v in f.popn(i.arg))))
 
 
-_CONVERSIONS: dict[int, Any] = {0: None, 1: str, 2: repr, 3: ascii}
-
-
-@registry.instruction("FORMAT_VALUE")
-def format_value(f: Frame, i: Instruction) -> None:
-    spec = f.pop() if i.arg & 4 else Constant("")
-    _format(f, _CONVERSIONS[i.arg & 3], f.pop(), spec)
-
-
 @registry.instruction("CONVERT_VALUE")
 def convert_value(f: Frame, i: Instruction) -> None:
-    f.push(f.tracer.call(f.tracer.wrap_known(_CONVERSIONS[i.arg]), [f.pop()], {}))
+    f.push(f.tracer.call(f.tracer.wrap_known(CONVERSIONS[i.arg]), [f.pop()], {}))
 
 
-@registry.instruction("FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
-def format_simple(f: Frame, i: Instruction) -> None:
-    spec = f.pop() if i.name == "FORMAT_WITH_SPEC" else Constant("")
-    _format(f, None, f.pop(), spec)
+@registry.instruction("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
+def format_value(f: Frame, i: Instruction) -> None:
+    conversion, has_spec = formatting(i)
+    spec = f.pop() if has_spec else Constant("")
+    _format(f, conversion, f.pop(), spec)
 
 
 def _format(f: Frame, conversion: Any, value: Value, spec: Value) -> None:
@@ -445,7 +426,7 @@ def unpack_sequence(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("UNPACK_EX")
 def unpack_ex(f: Frame, i: Instruction) -> None:
-    before, after = i.arg & 255, i.arg >> 8
+    before, after = around_star(i)
     items = f.pop().unpack(f.tracer)
     if len(items) < before + after:
         message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -5,7 +5,22 @@ from __future__ import annotations
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.interpreter import matching
 from turret.plugins.capture.interpreter.frame import RETURNED, YIELDED, Frame, Generator, Signal
-from turret.plugins.capture.python.bytecode import VERSION, Instruction
+from turret.plugins.capture.python.instructions import (
+    ANNOTATIONS,
+    CLOSURE,
+    DEFAULTS,
+    FUNCTION_PARTS_ARE_OPERANDS,
+    KEYWORD_DEFAULTS,
+    LIST_TO_TUPLE,
+    NULL_IS_ABOVE,
+    PREPARE_RERAISE,
+    SEND_KEEPS_RECEIVER,
+    STOP_ITERATION_ERROR,
+    UNARY_POSITIVE,
+    Instruction,
+    behind_loop,
+    has_keywords,
+)
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
 from turret.plugins.capture.values.functions import NestedFunction
@@ -65,14 +80,8 @@ def for_iter(f: Frame, i: Instruction) -> None:
     if item is not None:
         f.push(item)
         return
-    if VERSION < (3, 12):
-        f.stack.pop()
-        f.index = i.target
-    else:
-        f.stack.pop()
-        f.index = i.target + 1  # past END_FOR
-        if VERSION >= (3, 13):
-            f.index = i.target + 2  # and the POP_TOP of the iterator
+    f.stack.pop()
+    f.index = behind_loop(i.target)
 
 
 @registry.instruction("GET_LEN")
@@ -129,7 +138,7 @@ def read_call(f: Frame, i: Instruction) -> tuple[Value, list[Value], dict[str, V
     else:
         names, f.keyword_names = f.keyword_names, ()
     args = f.popn(i.arg)
-    if VERSION >= (3, 13):
+    if NULL_IS_ABOVE:
         own, function = f.stack.pop(), f.stack.pop()
         if own is not NULL:
             args.insert(0, own)
@@ -157,9 +166,9 @@ def call_function_ex(f: Frame, i: Instruction) -> None:
 
 def read_call_ex(f: Frame, i: Instruction) -> tuple[Value, Value, Value | None]:
     """Take the operands of a call with ``*`` and ``**`` off the stack."""
-    kwargs = f.pop() if i.arg & 1 else None
+    kwargs = f.pop() if has_keywords(i) else None
     args = f.pop()
-    if VERSION >= (3, 13):
+    if NULL_IS_ABOVE:
         f.stack.pop()
         return f.pop(), args, kwargs
     function = f.pop()
@@ -170,14 +179,14 @@ def read_call_ex(f: Frame, i: Instruction) -> tuple[Value, Value, Value | None]:
 
 @registry.instruction("CALL_INTRINSIC_1")
 def call_intrinsic(f: Frame, i: Instruction) -> None:
-    if i.arg == 3:  # StopIteration out of a generator
+    if i.arg == STOP_ITERATION_ERROR:
         value = f.pop()
         if isinstance(value, ExceptionInstance) and issubclass(value.kind, StopIteration):
             value = f.tracer.new_exception(RuntimeError, "generator raised StopIteration")
         f.push(value)
-    elif i.arg == 5:
+    elif i.arg == UNARY_POSITIVE:
         f.push(f.tracer.unary("positive", f.pop()))
-    elif i.arg == 6:
+    elif i.arg == LIST_TO_TUPLE:
         f.push(Tuple(list(f.pop().items)))  # type: ignore[attr-defined]
     else:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
@@ -186,31 +195,30 @@ def call_intrinsic(f: Frame, i: Instruction) -> None:
 @registry.instruction("MAKE_FUNCTION")
 def make_function(f: Frame, i: Instruction) -> None:
     code = f.pop().constant()
-    closure, annotations, keyword, defaults = [], None, {}, []
-    if VERSION < (3, 13):
-        if i.arg & 8:
-            closure = list(f.pop().items)  # type: ignore[attr-defined]
-        if i.arg & 4:
-            annotations = f.pop()
-        if i.arg & 2:
-            keyword = {k.constant(): v for k, v in f.tracer.pairs(f.pop())}
-        if i.arg & 1:
-            defaults = f.pop().unpack(f.tracer)
-    del annotations  # only introspection reads them
-    f.push(NestedFunction(code, f.scope, f.scope_source, defaults, keyword, closure))
+    function = NestedFunction(code, f.scope, f.scope_source, [], {}, [])
+    if FUNCTION_PARTS_ARE_OPERANDS:
+        for part in (CLOSURE, ANNOTATIONS, KEYWORD_DEFAULTS, DEFAULTS):
+            if i.arg & part:
+                _set_part(f, function, part, f.pop())
+    f.push(function)
 
 
 @registry.instruction("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(f: Frame, i: Instruction) -> None:
     function, value = f.pop(), f.pop()
     assert isinstance(function, NestedFunction)
-    if i.arg == 8:
-        function.closure = list(value.items)  # type: ignore[attr-defined]
-    elif i.arg == 2:
-        function.keyword_defaults = {k.constant(): v for k, v in f.tracer.pairs(value)}
-    elif i.arg == 1:
-        function.defaults = value.unpack(f.tracer)
+    _set_part(f, function, i.arg, value)
     f.push(function)
+
+
+def _set_part(f: Frame, function: NestedFunction, part: int, value: Value) -> None:
+    """Annotations are left: only introspection reads them."""
+    if part == CLOSURE:
+        function.closure = list(value.items)  # type: ignore[attr-defined]
+    elif part == KEYWORD_DEFAULTS:
+        function.keyword_defaults = {k.constant(): v for k, v in f.tracer.pairs(value)}
+    elif part == DEFAULTS:
+        function.defaults = value.unpack(f.tracer)
 
 
 @registry.instruction("RETURN_VALUE")
@@ -248,7 +256,7 @@ def send(f: Frame, i: Instruction) -> None:
         if raised.value.kind is not StopIteration:
             raise
         arguments = raised.value.args
-        if VERSION < (3, 12):
+        if not SEND_KEEPS_RECEIVER:
             f.stack.pop()
         f.push(arguments[0] if arguments else Constant(None))
         f.index = i.target
@@ -302,7 +310,7 @@ def prep_reraise_star(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("CALL_INTRINSIC_2")
 def call_intrinsic_of_two(f: Frame, i: Instruction) -> None:
-    if i.arg != 1:
+    if i.arg != PREPARE_RERAISE:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
     prep_reraise_star(f, i)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 from turret.frames.class_members import find_in_mro
@@ -28,18 +27,33 @@ from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.overriding import OF_TORCH, SubclassTensor, answers, is_overriding
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
+from turret.torch_compat.function_overrides import (
+    DisableTorchFunction,
+    TorchFunctionState,
+    disabled_torch_function,
+    function_override_state,
+    has_torch_function,
+    has_torch_function_unary,
+    has_torch_function_variadic,
+    pop_off_function_modes,
+    push_onto_function_modes,
+    set_function_override_state,
+)
+from turret.torch_compat.modes import function_mode_count
+from turret.torch_compat.native_functions import TensorBase, torch_c
 
 ENABLED, NO_SUBCLASSES, NOTHING = range(3)
 """Who is asked: all; modes alone; nobody."""
 _STATES = (
-    torch._C._TorchFunctionState.ENABLED,
-    torch._C._TorchFunctionState.SUBCLASSES_DISABLED,
-    torch._C._TorchFunctionState.ALL_DISABLED,
+    TorchFunctionState.ENABLED,
+    TorchFunctionState.SUBCLASSES_DISABLED,
+    TorchFunctionState.ALL_DISABLED,
 )
 _SPEAK_OF_ANSWERS = frozenset(
     {
-        torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic,
-        torch._C._disabled_torch_function_impl,
+        has_torch_function, has_torch_function_unary, has_torch_function_variadic,
+        disabled_torch_function,
     }
 )  # fmt: skip
 """Functions that nobody is asked about: they ask whether there is somebody, or are an answer."""
@@ -161,9 +175,9 @@ class Overrides:
         if not has_modes():
             return
         stack = modes_in_use()
-        place = BoundSource("modes", torch._C)
+        base = BoundSource("modes", torch_c)
         for number, mode in enumerate(stack):
-            self.modes.append(self.t.wrap(mode, CallSource(place, lookups.function_mode(number))))
+            self.modes.append(self.t.wrap(mode, CallSource(base, lookups.function_mode(number))))
         self.outer_modes = self.untouched = len(stack)
         self.t.provenance.bound_to_process("modes for torch's functions are in use")
         self.assume_state()
@@ -174,7 +188,7 @@ class Overrides:
             return function
 
         def run(*args: Any) -> Any:
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return function(*args)
 
         return run
@@ -184,7 +198,7 @@ class Overrides:
         if not self.assumed:
             self.assumed = True
             state = int(_STATES[self.outer_level])
-            self.t.guards.take("CALL", BoundSource("torch", torch._C), (lookups.asked_for_answers, state))
+            self.t.guards.take("CALL", BoundSource("torch", torch_c), (lookups.asked_for_answers, state))
 
     # Whether somebody is asked.
 
@@ -303,8 +317,8 @@ class Overrides:
                 order.setdefault(value.type(), value)
         kinds: list[type] = []
         for kind in order:  # a class comes before those that it derives from
-            place = next((n for n, k in enumerate(kinds) if issubclass(kind, k)), len(kinds))
-            kinds.insert(place, kind)
+            index = next((n for n, k in enumerate(kinds) if issubclass(kind, k)), len(kinds))
+            kinds.insert(index, kind)
         known = [self.t.wrap_known(k) for k in kinds]
         given = [function, self.t.new_tuple(known), self.t.new_tuple(args), self.t.new_dict(kwargs)]
         return self._answer(given, [order[k] for k in kinds])
@@ -312,12 +326,12 @@ class Overrides:
     def _listen(
         self, stand_ins: _StandIns, invoke: Callable, args: list[Value], kwargs: dict[str, Value]
     ) -> _Asked | None:
-        before = torch._C._get_torch_function_state()
+        before = function_override_state()
         with unset_fake_temporarily(), torch.inference_mode(False), torch.no_grad():
-            torch._C._set_torch_function_state(_STATES[NOTHING])
+            set_function_override_state(_STATES[NOTHING])
             try:
                 given, named = [stand_ins.of(v) for v in args], {k: stand_ins.of(v) for k, v in kwargs.items()}
-                torch._C._set_torch_function_state(_STATES[ENABLED])
+                set_function_override_state(_STATES[ENABLED])
                 with _Listener():
                     invoke(*given, **named)
             except _Asked as asked:
@@ -328,7 +342,7 @@ class Overrides:
                 first = str(error).partition("\n")[0]
                 raise Unsupported(f"a call that torch refuses before it asks who answers: {first}") from error
             finally:
-                torch._C._set_torch_function_state(before)
+                set_function_override_state(before)
         return None
 
     def _answer(self, given: list[Value], order: list[Value]) -> Value:
@@ -361,7 +375,7 @@ class Overrides:
     def push(self, mode: Value) -> None:
         """``with mode:`` begins."""
         self.assume_state()
-        if not self.modes and torch._C._len_torch_function_stack():
+        if not self.modes and function_mode_count():
             raise Unsupported("a mode for torch's functions inside of a default device")
         self.modes.append(mode.realize())
 
@@ -380,9 +394,9 @@ class Overrides:
         if self.outer_modes and self.t.recorder.bindings:
             raise Unsupported("sizes that change, under a mode for torch's functions", step=NOWHERE)
         for _ in range(self.outer_modes - self.untouched):
-            r.effect(f"{r.constant(torch._C._pop_torch_function_stack)}()")
+            r.effect(f"{r.constant(pop_off_function_modes)}()")
         for mode in self.modes[self.untouched :]:
-            r.effect(f"{r.constant(torch._C._push_on_torch_function_stack)}({r.load(mode)})")
+            r.effect(f"{r.constant(push_onto_function_modes)}({r.load(mode)})")
         for value in self.inputs:
             value.check()
 
@@ -410,7 +424,7 @@ def accessor_of(function: Any) -> tuple[str, str] | None:
     if not isinstance(function, types.MethodWrapperType) or function.__name__ not in ("__get__", "__set__"):
         return None
     owner = function.__self__
-    if isinstance(owner, types.GetSetDescriptorType) and owner.__objclass__ in (torch.Tensor, torch._C.TensorBase):
+    if isinstance(owner, types.GetSetDescriptorType) and owner.__objclass__ in (torch.Tensor, TensorBase):
         return owner.__name__, function.__name__
     if isinstance(owner, property) and owner.fget is not None:
         name = owner.fget.__name__
@@ -464,7 +478,7 @@ def _operator(t: Tracer, name: str, owner: Value, args: list[Value], kwargs: dic
     elif plain[0] == "i" and (operation := _OPERATORS.get(plain[1:])) is not None:
         found = owner.binary(t, operation, args[0].realize(), True)
     else:
-        found = owner.reflected(t, _OPERATORS[plain[1:]], args[0].realize())  # type: ignore[attr-defined]
+        found = owner.reflected(t, _OPERATORS[plain[1:]], args[0].realize())
     return Constant(NotImplemented) if found is None else found
 
 

@@ -14,6 +14,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
+from turret.torch_compat.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _GRAPH_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
 _NOT_GRAPH = frozenset(
@@ -52,17 +54,9 @@ def is_graph_function(function: Any) -> bool:
 
 
 @functools.cache
-def _builtin_homes() -> tuple[Any, ...]:
-    return (
-        torch._C, torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special,
-        torch._C._nested, torch._C._sparse, torch._VF,
-    )  # fmt: skip
-
-
-@functools.cache
 def is_torch_builtin(function: Any) -> bool:
     """Whether a builtin is one of torch's."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
+    if isinstance(function, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
         return True
     module = getattr(function, "__module__", None) or ""
     if module.partition(".")[0] == "torch":
@@ -74,13 +68,14 @@ def is_torch_builtin(function: Any) -> bool:
         return True
     klass = getattr(function, "__objclass__", None)
     if klass is not None:
-        return klass in (torch.Tensor, torch._C.TensorBase)
+        return klass in (torch.Tensor, TensorBase)
     return owner is None and getattr(torch, getattr(function, "__name__", ""), None) is function
 
 
 _READERS = re.compile(
     r"^(_?is_|_?get_(?!generator)|_?has_|_?are_|_len_|promote_types|result_type|can_cast|iinfo|finfo|_jit_|_autocast_sup)"
 )
+_NESTING = {torch.autocast_increment_nesting: 1, torch.autocast_decrement_nesting: -1}
 _TENSOR_TESTS = frozenset({"is_tensor", "is_storage", "is_floating_point", "is_complex", "is_same_size"})
 
 
@@ -90,43 +85,51 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         return t.state.set(function, args, kwargs)
     if function in state._QUIET:
         return Constant(None)
-    if function is torch.autocast_increment_nesting:
-        return t.state.nest(1)
-    if function is torch.autocast_decrement_nesting:
-        return t.state.nest(-1)
+    if function in _NESTING:
+        return t.state.nest(_NESTING[function])
     name = getattr(function, "__name__", "")
     klass = getattr(function, "__objclass__", None)
-    if klass in (torch.Tensor, torch._C.TensorBase):
-        receiver = args[0].realize()
-        if not isinstance(receiver, Tensor):
-            raise Unsupported(f"Tensor.{name} of {receiver.describe()}")
-        if receiver.patched(t, name) is not None:  # a graph calls methods by name, and would come to that one
-            raise Unsupported(f"torch's own Tensor.{name}, in whose place the program put another")
-        return receiver.call_method(t, name, args[1:], kwargs)
+    if klass in (torch.Tensor, TensorBase):
+        return _call_method(t, name, args, kwargs)
     values = [v.realize() for v in (*args, *kwargs.values())]
     if not any(isinstance(v, (Tensor, Symbolic)) for v in values) and _READERS.match(name):
-        answer = t.fold(function, args, kwargs)
-        if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
-            t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
-        else:
-            t.provenance.bound_to_process(f"what torch.{name} answered")
-        return answer
+        return _answer(t, function, name, args, kwargs)
     if name in READS_DATA or name in NOT_IN_GRAPHS:
         raise Unsupported(f"torch.{name} {READS_DATA.get(name, 'in compiled code')}")
-    if isinstance(function, torch._ops.HigherOrderOperator):
+    if isinstance(function, HigherOrderOperator):
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
     return t.recorder.call(function, args, kwargs)
 
 
+def _call_method(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.Tensor.name(x, ...)``."""
+    receiver = args[0].realize()
+    if not isinstance(receiver, Tensor):
+        raise Unsupported(f"Tensor.{name} of {receiver.describe()}")
+    if receiver.patched(t, name) is not None:  # a graph calls methods by name, and would come to that one
+        raise Unsupported(f"torch's own Tensor.{name}, in whose place the program put another")
+    return receiver.call_method(t, name, args[1:], kwargs)
+
+
+def _answer(t: Tracer, function: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What torch says now of itself or of objects that are known."""
+    answer = t.fold(function, args, kwargs)
+    if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
+        t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
+    else:
+        t.provenance.bound_to_process(f"what torch.{name} answered")
+    return answer
+
+
 @functools.cache
 def in_graph(function: Any) -> bool:
     """Whether a builtin of torch works on tensors (and not on torch itself)."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     name = function.__name__
-    homes = _builtin_homes()[1:]
-    if any(getattr(home, name, None) is not None for home in homes) and getattr(torch._C, name, None) is not function:
+    homes = FUNCTION_HOMES
+    if any(getattr(home, name, None) is not None for home in homes) and getattr(torch_c, name, None) is not function:
         return True
-    return getattr(torch, name, None) is function and getattr(torch._C._VariableFunctions, name, None) is not None
+    return getattr(torch, name, None) is function and getattr(VariableFunctions, name, None) is not None

@@ -39,9 +39,12 @@ from turret.plugins.capture.values.objects import ExceptionInstance, Instance, I
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.torch_compat.program_functions import assert_async
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "negative": operator.neg, "positive": operator.pos, "invert": operator.invert,
+}  # fmt: skip
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 
@@ -56,7 +59,7 @@ class FrameTracer(Caller):
         self.policy = policy
         self.recorder = GraphRecorder(self)
         self.call_stack = CallStack(break_at)
-        self.guards = Guards(self.call_stack.place)
+        self.guards = Guards(self.call_stack.location)
         self.provenance = Provenance()
         self.namespaces = Namespaces(self)
         self.objects: dict[int, Value] = {}
@@ -231,7 +234,7 @@ class FrameTracer(Caller):
             return value.truth(self)
         if isinstance(value, Symbolic):
             return self.assume(value, message)
-        self.recorder.call(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        self.recorder.call(assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
 
     def goes_on(self, value: Value, truth: bool) -> bool:
@@ -246,7 +249,7 @@ class FrameTracer(Caller):
             value = value.call_method(self, "item", [], {}).realize()  # no kernel of a GPU is to fail: none runs after
         if isinstance(value, Tensor):
             holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
-            recorder.call(torch._assert_async, [holds, Constant("a check of the program's fails")], {})
+            recorder.call(assert_async, [holds, Constant("a check of the program's fails")], {})
             return truth
         if truth and isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
             return self.assume(value, "a check of the program's fails")
@@ -278,6 +281,8 @@ class FrameTracer(Caller):
         left, right = left.realize(), right.realize()
         if left is right:
             return True
+        if any(isinstance(v, Symbolic) and v.is_ragged() for v in (left, right)):
+            return False  # such a size is another object each time that it is asked for
         if isinstance(left, Symbolic) or isinstance(right, Symbolic):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):
@@ -287,6 +292,11 @@ class FrameTracer(Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
+        self.assume_distinct(left, right)
+        return False
+
+    def assume_distinct(self, left: Value, right: Value) -> None:
+        """Guard that two values are of different objects, where that may be otherwise at a later call."""
         for local, other in ((left, right), (right, left)):
             if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
                 local.constant()
@@ -294,7 +304,6 @@ class FrameTracer(Caller):
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
             self.guards.take("NOT_SAME", left.source, others=(right.source,))
-        return False
 
     def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
         """Two values, one of them symbolic; nothing is assumed of their numbers where their types differ anyway."""

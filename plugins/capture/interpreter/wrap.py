@@ -10,13 +10,13 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from turret.frames import annotations
+from turret.frames.annotations import is_in_graph, substitute_of
 from turret.frames.class_members import find_in_mro
 from turret.frames.sources import (
     AttrSource,
@@ -33,9 +33,10 @@ from turret.frames.sources import (
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.registry import registry
+from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.distributed import AnyPlacement, description
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -53,6 +54,7 @@ from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -84,9 +86,9 @@ _BUILTIN_TYPES = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
     types.MethodWrapperType,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    HigherOrderOperator,
     type(torch.relu),
     type(re.compile("").search),
     functools._lru_cache_wrapper,
@@ -192,7 +194,7 @@ def _function(t: Tracer, object: Any, source: Source) -> Value:
 
 def _is_plain_function(object: types.FunctionType) -> bool:
     """Whether capture knows nothing of a function but its code."""
-    marked = annotations.is_in_graph(object) or annotations.substitute_of(object) is not None
+    marked = is_in_graph(object) or substitute_of(object) is not None
     return object.__dict__.keys() <= {"__wrapped__"} and not (
         marked or object in registry.functions or is_graph_function(object)
     )
@@ -382,13 +384,16 @@ _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)
 def _is_generic(alias: Any) -> bool:
     """Whether an alias is of a class of a program's own, which makes instances when it is called."""
     origin = getattr(alias, "__origin__", None)
-    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)
 
 
+_ITERABLES: tuple[Iterable[Any], ...] = (
+    (), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque()
+)  # fmt: skip
 _TRANSIENT = (
     types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
     reversed,
-    *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
+    *(type(iter(v)) for v in _ITERABLES),
     *(v for v in vars(itertools).values() if isinstance(v, type)),
 )  # fmt: skip
 """Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
@@ -412,7 +417,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         if not all(map(_plain_key, dict.keys(object))):
             return Opaque(object, source)
         t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
-        items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
+        items: dict[Any, tuple[Value, Value]] = {
+            k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)
+        }
         return Dict(items, base, source)
     if isinstance(object, list):
         t.guards.take("CALL", source, (list.__len__, list.__len__(object)))
@@ -432,6 +439,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
 
 def _payload_item(source: Source, base: type, key: Any) -> Source:
     return BaseItemSource(source, dict if issubclass(base, dict) else base, key)
+
+
+_DICTS: tuple[dict, ...] = ({}, collections.OrderedDict())
 
 
 def _views(owner: dict) -> tuple[tuple[str, Any], ...]:
@@ -463,7 +473,7 @@ class _AnyNamedTuple(metaclass=_NamedTuples):
     pass
 
 
-registry.wrappers |= {
+_WRAPPERS: dict[type, Handler] = {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
     types.FunctionType: _function,
@@ -480,7 +490,7 @@ registry.wrappers |= {
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
     types.MappingProxyType: _dict,
-    **{type(view): _view(part) for owner in ({}, collections.OrderedDict()) for part, view in _views(owner)},
+    **{type(view): _view(part) for owner in _DICTS for part, view in _views(owner)},
     set: _set,
     frozenset: _set,
     slice: _slice,
@@ -489,19 +499,24 @@ registry.wrappers |= {
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,
 }
+registry.wrappers |= _WRAPPERS
 registry.base_wrappers += [
     (_AnyNamedTuple, _namedtuple),
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
+    (AnyPlacement, description),
     (nn.Module, _module),
     (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
-    (torch._ops.OpOverload, known(Builtin)),
-    (torch._ops.OpOverloadPacket, known(Builtin)),
-    (torch._ops.HigherOrderOperator, known(Builtin)),
+    (OpOverload, known(Builtin)),
+    (OpOverloadPacket, known(Builtin)),
+    (HigherOrderOperator, known(Builtin)),
 ]
 
+
+if torch.distributed.is_available():
+    registry.base_wrappers.append((torch.distributed.device_mesh.DeviceMesh, description))
 
 _NEEDS_NO_SOURCE = (Constant, Known)
 

@@ -1,41 +1,23 @@
-"""Code objects as lists of instructions, their exception tables, and which locals are still needed where.
-
-All that differs between CPython 3.11, 3.12 and 3.13 in the layout of code lies here.
-"""
+"""Code objects as lists of instructions, their exception tables, and which locals are still needed where."""
 
 from __future__ import annotations
 
 import builtins
 import dis
 import functools
-import opcode
-import sys
 import types
 from typing import Any, NamedTuple
 
-VERSION = sys.version_info[:2]
+from turret.plugins.capture.python.instructions import (
+    CACHE_COUNT,
+    STOP_ITERATION_ERROR,
+    WAITING_POINTS_AHEAD,
+    Instruction,
+    name_of,
+    two_slots,
+)
 
-_CACHES: list[int] = list(getattr(opcode, "_inline_cache_entries", ())) if VERSION < (3, 13) else []
-
-
-def _caches(op: int) -> int:
-    if VERSION >= (3, 13):
-        return opcode._inline_cache_entries.get(dis.opname[op], 0)  # type: ignore[attr-defined]
-    return _CACHES[op]
-
-
-CACHE_COUNT = [_caches(op) if op < len(dis.opname) else 0 for op in range(256)]
 _RELATIVE = frozenset(dis.hasjrel)
-
-
-class Instruction(NamedTuple):
-    """One instruction; ``target`` is the index (not the offset) that a jump goes to."""
-
-    name: str
-    arg: int
-    offset: int
-    index: int
-    target: int
 
 
 class ExceptionEntry(NamedTuple):
@@ -75,7 +57,7 @@ class Decoded(NamedTuple):
             elif (reraised := self._lets_generator_exit_pass(entry.target, scope)) is not None:
                 entry = self.handler(reraised)
             else:  # or the interpreter's own, which turns StopIteration into RuntimeError
-                return (first.name, first.arg) != ("CALL_INTRINSIC_1", 3) or second.name != "RERAISE"
+                return (first.name, first.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR) or second.name != "RERAISE"
         return False
 
     def _lets_generator_exit_pass(self, index: int, scope: dict[str, Any]) -> int | None:
@@ -85,7 +67,7 @@ class Decoded(NamedTuple):
         index += 1
         while self.instructions[index].name == "LOAD_GLOBAL":
             load, match, jump = self.instructions[index : index + 3]
-            name = self.code.co_names[load.arg >> 1]
+            name = self.code.co_names[name_of(load)[0]]
             kind = scope.get(name, getattr(builtins, name, None))
             named = isinstance(kind, type) and not issubclass(GeneratorExit, kind)
             if not named or match.name != "CHECK_EXC_MATCH" or "IF_FALSE" not in jump.name or jump.target is None:
@@ -125,8 +107,7 @@ def decode(code: types.CodeType) -> Decoded:
         offset, extended, start = following, 0, None
     index_of[len(content)] = len(raw)
     instructions = tuple(
-        Instruction(name, arg, offset, number, index_of[target] if target >= 0 else -1)
-        for number, (name, arg, offset, target) in enumerate(raw)
+        Instruction(name, arg, offset, index_of[target] if target >= 0 else -1) for name, arg, offset, target in raw
     )
     handlers = tuple(
         ExceptionEntry(index_of[s], index_of[e], index_of[t], depth, lasti)
@@ -136,12 +117,10 @@ def decode(code: types.CodeType) -> Decoded:
 
 
 def waiting_at(generator: types.GeneratorType) -> int:
-    """The index of the instruction at which a generator waits; it must not have ended.
-
-    From 3.13 on a frame that waits remembers the instruction that comes next.
-    """
+    """The index of the instruction at which a generator waits; it must not have ended."""
+    assert generator.gi_frame is not None
     after = decode(generator.gi_code).index_of[generator.gi_frame.f_lasti]
-    return after if VERSION < (3, 13) else after - 1
+    return after - 1 if WAITING_POINTS_AHEAD else after
 
 
 def _jump(op: int, name: str, arg: int, following: int) -> int:
@@ -244,12 +223,13 @@ def variable_access(instruction: Instruction) -> tuple[set[int], set[int]]:
         return {arg}, set()
     if name == "STORE_FAST":
         return set(), {arg}
+    first, second = two_slots(instruction)
     if name == "LOAD_FAST_LOAD_FAST":
-        return {arg >> 4, arg & 15}, set()
+        return {first, second}, set()
     if name == "STORE_FAST_LOAD_FAST":
-        return ({arg & 15} - {arg >> 4}), {arg >> 4}
+        return ({second} - {first}), {first}
     if name == "STORE_FAST_STORE_FAST":
-        return set(), {arg >> 4, arg & 15}
+        return set(), {first, second}
     return set(), set()
 
 

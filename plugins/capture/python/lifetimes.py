@@ -29,11 +29,12 @@ def has_observable_finalizer(value: object) -> bool:
 
 
 def _ends_visibly(generator: types.GeneratorType) -> bool:
-    if generator.gi_frame.f_lasti < 0:
+    frame = generator.gi_frame
+    if frame is None or frame.f_lasti < 0:
         return False
     if generator.gi_yieldfrom is not None:
         return True
-    return decode(generator.gi_code).guards(waiting_at(generator), generator.gi_frame.f_globals)
+    return decode(generator.gi_code).guards(waiting_at(generator), frame.f_globals)
 
 
 def keeps_waiting(error: BaseException) -> bool:

@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import is_hop_skipped, torch_function_state
 from turret.graph.wrapper_tensors import Unwrap, WrapperForm
+from turret.torch_compat.function_overrides import DisableTorchFunction
 
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
@@ -109,25 +111,26 @@ def never(value: Any) -> bool:
 
 def plain_tensor(value: torch.Tensor) -> torch.Tensor:
     """A tensor of a class of the program's as a plain one in its memory, through which gradients reach it."""
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
+    with DisableTorchFunction(), torch.enable_grad():
         return torch.Tensor.as_subclass(value, torch.Tensor)
 
 
 def as_class(value: torch.Tensor, kind: type) -> torch.Tensor:
     """A plain tensor as one of a class."""
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
+    with DisableTorchFunction(), torch.enable_grad():
         return torch.Tensor.as_subclass(value, kind)
 
 
 def gradient(value: torch.Tensor) -> torch.Tensor | None:
     """The gradient of a tensor, whatever its class makes of attributes."""
-    with torch._C.DisableTorchFunction():
-        return torch.Tensor.grad.__get__(value)  # type: ignore[attr-defined]
+    with DisableTorchFunction():
+        getter: Any = torch.Tensor.grad
+        return getter.__get__(value)
 
 
 def is_leaf(value: torch.Tensor) -> bool:
     """Whether a tensor is a leaf of autograd, whatever its class makes of attributes."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return torch.Tensor.is_leaf.__get__(value)  # type: ignore[attr-defined]
 
 
@@ -156,15 +159,33 @@ def is_writeable(array: Any) -> bool:
     return bool(array.flags.writeable)
 
 
-def is_same_form(form: WrapperForm, value: Any) -> bool:
+@attrs.frozen
+class IsOfForm:
     """Whether a wrapper has a form; False where what it says of itself cannot be compared."""
-    try:
-        return bool(WrapperForm.of(value) == form)
-    except Exception:  # code of the program
-        return False
+
+    form: WrapperForm
+
+    def __call__(self, value: Any) -> bool:
+        try:
+            return bool(self.form.fits(value))
+        except Exception:  # code of the program
+            return False
 
 
-def parts_of_wrapper(value: Any) -> tuple[torch.Tensor, ...]:
-    """The plain tensors in a wrapper, through which gradients reach it."""
-    form = WrapperForm.of(value)
-    return Unwrap(form)(value) if value.requires_grad else tuple(form.parts(value))
+@attrs.frozen
+class PartsOf:
+    """The plain tensors in a wrapper of a form, through which gradients reach it."""
+
+    form: WrapperForm
+    __name__: str = "parts_of_wrapper"
+
+    def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
+        return Unwrap(self.form)(value) if value.requires_grad else tuple(self.form.parts(value))
+
+
+def bucket_sizes(wrappers: Any) -> tuple[int, int] | None:
+    """Sizes of the buckets of the ``DistributedDataParallel`` whose forward is under way; None outside of one."""
+    from turret.torch_compat import distributed
+
+    wrapper = distributed.active_replica()
+    return None if wrapper is None else distributed.bucket_sizes(wrapper)

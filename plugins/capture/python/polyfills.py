@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import torch
+
+from turret.torch_compat.program_functions import safe_softmax
 
 
 def iterate_by_index(value: Any) -> Iterator[Any]:
@@ -193,3 +198,48 @@ class Quiet:
 def set_level(level: int, force: bool) -> int:
     """Stands for a change of what the capture knows; no code that runs calls it."""
     raise AssertionError("a change of who is asked for answers, outside of a capture")
+
+
+def attention_of_scores(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., torch.Tensor],
+    mask_mod: Callable[..., torch.Tensor],
+    scale: float,
+    score_buffers: tuple = (),
+    mask_buffers: tuple = (),
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``flex_attention``: ``query`` of shape (batch, heads, length, width), ``key`` and ``value`` with as many heads or
+    fewer (each serves several of ``query``), and with as many batches or one."""
+    device = query.device
+    if torch.is_autocast_enabled(device.type):
+        lower = torch.get_autocast_dtype(device.type)
+        query, key, value = query.to(lower), key.to(lower), value.to(lower)
+    with torch.autocast(device.type, enabled=False):
+        groups = query.size(1) // key.size(1)
+        if query.size(0) != key.size(0) and key.size(0) != 1:
+            raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={query.size(0)} and Bkv={key.size(0)}")
+        key, value = (x.repeat_interleave(groups, dim=1).expand(query.size(0), -1, -1, -1) for x in (key, value))
+        precise = torch.float64 if query.dtype == torch.float64 else torch.float32
+        scores = (query.to(precise) @ key.to(precise).transpose(-2, -1)) * scale
+        places = [torch.arange(size, device=device) for size in scores.shape]
+        allowed = _over_places(mask_mod, (), mask_buffers)(*places, *mask_buffers)
+        changed = _over_places(score_mod, (0,), score_buffers)(scores, *places, *score_buffers)
+        scores = torch.where(allowed, changed.to(precise), -math.inf)
+        nothing = torch.all(scores == -math.inf, dim=-1)
+        sums = torch.where(nothing, -math.inf, scores.logsumexp(dim=-1))
+        most = torch.max(scores, dim=-1)[0]
+        found = safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
+    order = [*sorted(range(3), key=query.stride().__getitem__, reverse=True), 3]
+    found = found.permute(order).contiguous().permute([order.index(n) for n in range(4)])
+    return found, sums / math.log(2), most / math.log(2)
+
+
+def _over_places(function: Callable[..., Any], scores: tuple, buffers: tuple) -> Callable[..., Any]:
+    """A function of one score's batch, head, row and column, over all of them; ``scores``: ``(0,)`` where it takes the
+    score, too."""
+    for number in (3, 2, 1, 0):
+        dims = (*scores, *(0 if n == number else None for n in range(4)), *(None for _ in buffers))
+        function = torch.vmap(function, in_dims=dims)
+    return function

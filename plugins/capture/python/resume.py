@@ -18,13 +18,12 @@ import attrs
 
 from turret.frames import frame_hook
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.python.bytecode import (
+from turret.plugins.capture.python.bytecode import decode, read_exception_table, slot_names, write_exception_table
+from turret.plugins.capture.python.instructions import (
     CACHE_COUNT,
-    VERSION,
-    decode,
-    read_exception_table,
-    slot_names,
-    write_exception_table,
+    CALL_INSTRUCTIONS,
+    CELLS_ARE_LOADED_AS_VARIABLES,
+    NULL_IS_ABOVE,
 )
 
 
@@ -143,13 +142,12 @@ def _assemble(
 def _write_throw(prologue: _Writer, constant: int, slot: int) -> None:
     """Raise the exception of a variable, which is let go of: by a call, for RAISE_VARARGS would set its context."""
     function = [("PUSH_NULL", 0), ("LOAD_CONST", constant)]
-    for name, arg in function if VERSION < (3, 13) else reversed(function):
+    for name, arg in reversed(function) if NULL_IS_ABOVE else function:
         prologue.add(name, arg)
     prologue.add("LOAD_FAST", slot)
     prologue.add("DELETE_FAST", slot)
-    if VERSION < (3, 12):
-        prologue.add("PRECALL", 1)
-    prologue.add("CALL", 1)
+    for name in CALL_INSTRUCTIONS:
+        prologue.add(name, 1)
 
 
 def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -280,7 +278,7 @@ def _renumber_cells(origin: types.CodeType, base: int) -> bytes:
     content = bytearray(origin.co_code)
     for instruction in decode(origin).instructions:
         moved = instruction.name in _CELL_OPERATIONS or (
-            VERSION >= (3, 13) and instruction.name == "LOAD_FAST" and instruction.arg in where
+            CELLS_ARE_LOADED_AS_VARIABLES and instruction.name == "LOAD_FAST" and instruction.arg in where
         )
         if not moved:
             continue

@@ -3,7 +3,6 @@ call of the resume function that goes on after it (or in its exception handler).
 
 from __future__ import annotations
 
-import dis
 import operator
 import types
 from collections.abc import Callable
@@ -12,9 +11,20 @@ from typing import Any
 from turret.frames import frame_hook
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.frame import Frame, Generator
-from turret.plugins.capture.interpreter.opcodes import _BINARY, _CONVERSIONS
 from turret.plugins.capture.python import resume
-from turret.plugins.capture.python.bytecode import VERSION, Instruction, live_variables
+from turret.plugins.capture.python.bytecode import live_variables
+from turret.plugins.capture.python.instructions import (
+    BINARY_OPERATIONS,
+    CONVERSIONS,
+    NULL_IS_ABOVE,
+    Instruction,
+    around_star,
+    behind_loop,
+    comparison,
+    formatting,
+    has_keywords,
+    name_of,
+)
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
@@ -83,8 +93,9 @@ class _Break:
         keeps_first = "super" in self.frame.code.co_names  # super() reads the first variable of the frame
         for slot in range(len(self.frame.code.co_varnames)):
             value = self.frame.locals[slot]
-            if slot == 0 and keeps_first and value is not None:
-                found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
+            first = value.content if isinstance(value, Cell) else value
+            if slot == 0 and keeps_first and first is not None:
+                found[0] = self.r.load(first)
             elif value is not None and not isinstance(value, Cell) and (slot in self.live or ends_visibly(value)):
                 found[slot] = self.r.load(value)
         return found
@@ -211,10 +222,10 @@ def _call(b: _Break, i: Instruction) -> list[str]:
         b.pop()
     entries = [(b.stack.pop(), b.values.pop()) for _ in range(i.arg)][::-1]
     first, second = (b.stack.pop(), b.values.pop()), (b.stack.pop(), b.values.pop())
-    if VERSION < (3, 13):
-        function, own = (first, None) if second[0] is None else (second, first)
-    else:
+    if NULL_IS_ABOVE:
         function, own = second, None if first[0] is None else first
+    else:
+        function, own = (first, None) if second[0] is None else (second, first)
     if own is not None:
         entries.insert(0, own)
     _refuse_frame_bound(function[1], len(entries))
@@ -235,14 +246,14 @@ def _refuse_frame_bound(function: Value, count: int) -> None:
 
 @action("CALL_FUNCTION_EX")
 def _call_ex(b: _Break, i: Instruction) -> list[str]:
-    kwargs = f", **{b.pop()}" if i.arg & 1 else ""
+    kwargs = f", **{b.pop()}" if has_keywords(i) else ""
     args = b.pop()
-    if VERSION >= (3, 13):
+    if NULL_IS_ABOVE:
         b.stack.pop()
         b.values.pop()
     _refuse_frame_bound(b.values[-1], 0)
     function = b.pop()
-    if VERSION < (3, 13) and b.stack and b.stack[-1] is None:
+    if not NULL_IS_ABOVE and b.stack and b.stack[-1] is None:
         b.stack.pop()
         b.values.pop()
     return b.result(f"{function}(*{args}{kwargs})")
@@ -251,7 +262,7 @@ def _call_ex(b: _Break, i: Instruction) -> list[str]:
 @action("BINARY_OP")
 def _binary(b: _Break, i: Instruction) -> list[str]:
     right, left = b.pop(), b.pop()
-    operation, inplace = _BINARY[i.arg]
+    operation, inplace = BINARY_OPERATIONS[i.arg]
     if inplace:
         operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
     return b.result(f"{b.r.constant(operation)}({left}, {right})")
@@ -296,9 +307,9 @@ def _unary(b: _Break, i: Instruction) -> list[str]:
 @action("COMPARE_OP")
 def _compare(b: _Break, i: Instruction) -> list[str]:
     right, left = b.pop(), b.pop()
-    number = i.arg if VERSION < (3, 12) else i.arg >> (4 if VERSION < (3, 13) else 5)
-    text = f"{left} {dis.cmp_op[number]} {right}"
-    return b.result(f"bool({text})" if VERSION >= (3, 13) and i.arg & 16 else text)
+    symbol, as_truth = comparison(i)
+    text = f"{left} {symbol} {right}"
+    return b.result(f"bool({text})" if as_truth else text)
 
 
 @action("CONTAINS_OP")
@@ -309,14 +320,13 @@ def _contains(b: _Break, i: Instruction) -> list[str]:
 
 @action("LOAD_ATTR", "LOAD_METHOD")
 def _attribute(b: _Break, i: Instruction) -> list[str]:
-    shifted = i.name == "LOAD_ATTR" and VERSION >= (3, 12)
-    name = b.frame.code.co_names[i.arg >> 1 if shifted else i.arg]
-    method = i.name == "LOAD_METHOD" or (shifted and i.arg & 1)
+    number, method = name_of(i)
+    name = b.frame.code.co_names[number]
     owner = b.pop()
-    if method and VERSION < (3, 13):
+    if method and not NULL_IS_ABOVE:
         b.push(None)
     lines = b.result(f"{b.r.constant(getattr)}({owner}, {name!r})")
-    if method and VERSION >= (3, 13):
+    if method and NULL_IS_ABOVE:
         b.push(None)
     return lines
 
@@ -348,8 +358,7 @@ def _iterate(b: _Break, i: Instruction) -> list[str]:
 def _for(b: _Break, i: Instruction) -> list[str]:
     iterator, item = b.stack[-1], b.r.fresh()
     missing = b.r.constant(_MISSING)
-    end = i.target if VERSION < (3, 12) else i.target + (1 if VERSION < (3, 13) else 2)
-    b.branch(f"{item} is {missing}", (end, b.stack[:-1]), (b.index + 1, [*b.stack, item]))
+    b.branch(f"{item} is {missing}", (behind_loop(i.target), b.stack[:-1]), (b.index + 1, [*b.stack, item]))
     return [f"{item} = {b.r.constant(next)}({iterator}, {missing})"]
 
 
@@ -365,7 +374,7 @@ def _unpack(b: _Break, i: Instruction) -> list[str]:
 @action("UNPACK_EX")
 def _unpack_ex(b: _Break, i: Instruction) -> list[str]:
     value = b.pop()
-    before, after = i.arg & 255, i.arg >> 8
+    before, after = around_star(i)
     names = [b.r.fresh() for _ in range(before + 1 + after)]
     for name in reversed(names):
         b.push(name)
@@ -413,10 +422,10 @@ def enter_context(manager: Any) -> tuple[Any, Any]:
 @action("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
 def _format(b: _Break, i: Instruction) -> list[str]:
     if i.name == "CONVERT_VALUE":
-        return b.result(f"{b.r.constant(_CONVERSIONS[i.arg])}({b.pop()})")
-    spec = b.pop() if i.name == "FORMAT_WITH_SPEC" or (i.name == "FORMAT_VALUE" and i.arg & 4) else "''"
+        return b.result(f"{b.r.constant(CONVERSIONS[i.arg])}({b.pop()})")
+    conversion, has_spec = formatting(i)
+    spec = b.pop() if has_spec else "''"
     value = b.pop()
-    conversion = _CONVERSIONS[i.arg & 3] if i.name == "FORMAT_VALUE" else None
     if conversion is not None:
         value = f"{b.r.constant(conversion)}({value})"
     return b.result(f"{b.r.constant(format)}({value}, {spec})")

@@ -22,6 +22,7 @@ from turret.frames import frame_hook
 from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.frames.trace_modes import wrote_nothing
 from turret.plan.executor import left_inputs_as_they_were
+from turret.torch_compat.ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from torch import fx
@@ -49,7 +50,7 @@ def changes_inputs(inputs: Iterable[GraphInput], versions: Versions) -> bool:
 
 def _is_plain(target: Any) -> bool:
     """Whether a node's function is torch's own and acts on its arguments alone (no custom op, no collective)."""
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).split(".")[0] in ("aten", "prims")
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
     functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)

@@ -140,8 +140,8 @@ class FrameRebuilder:
         given = [self.source(s) for s in inputs if not isinstance(s, WeakSource)]
         if len(given) == len(inputs):
             return ", ".join(given)
-        places = iter(range(len(given)))
-        gathered = References(s.reference if isinstance(s, WeakSource) else next(places) for s in inputs)
+        numbers = iter(range(len(given)))
+        gathered = References(s.reference if isinstance(s, WeakSource) else next(numbers) for s in inputs)
         return f"*dereference({self.constant(gathered)}, ({''.join(v + ', ' for v in given)}))"
 
     def text(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.meta_utils import MetaTensorDescriber
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.graph.fake_corrections import CorrectedFakeTensorMode
+from turret.torch_compat.fakes import MetaTensorDescriber
 
 
 def fake_mode_without_gradients(shape_env: ShapeEnv) -> CorrectedFakeTensorMode:

@@ -12,29 +12,27 @@ import attrs
 import numpy
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
 )
-from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.graph.distributed_tensors import is_distributed
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.memory import guard_places
+from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
@@ -42,6 +40,16 @@ from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence,
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
+from turret.torch_compat.fakes import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    is_functional_tensor,
+    is_functorch_wrapper,
+)
+from turret.torch_compat.fakes import Source as TorchSource
+from turret.torch_compat.native_functions import device_constructors
 
 
 @attrs.frozen
@@ -51,7 +59,7 @@ class SymbolName(TorchSource):
     text: str = ""
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.text
 
 
@@ -88,7 +96,7 @@ _GRADIENT_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jacrev")
 
 
 @attrs.define(eq=False)
-class Region:
+class Subgraph:
     """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder.
 
     ``transform``: the name of the transform of ``torch.func`` that is to be applied to it, or empty.
@@ -131,6 +139,21 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
     return node
 
 
+def _check_input(real: torch.Tensor) -> None:
+    """Refuse a tensor that a graph cannot be given."""
+    if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
+        raise Unsupported(f"a {real.layout} tensor as an input")
+    if real._is_zerotensor():
+        raise Unsupported("a tensor of zeros that has no memory")
+    if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
+        raise Unsupported("a tensor inside another transformation")
+    if real._is_view():
+        try:
+            _ = real.grad_fn
+        except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
+            raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
+
+
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
@@ -146,11 +169,11 @@ class GraphRecorder:
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
-        self.fake_mode = fake_mode_without_gradients(self.shape_env)
+        self.fake_mode: FakeTensorMode = fake_mode_without_gradients(self.shape_env)
         self.graph = self.root_graph = fx.Graph()
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""
-        self.open_regions: list[Region] = []
+        self.open_regions: list[Subgraph] = []
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
@@ -168,6 +191,8 @@ class GraphRecorder:
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
+        self.distributed = False
+        """Whether tensors of the graph are spread over processes."""
         self.last_input: fx.Node | None = None
 
     # Inputs.
@@ -177,30 +202,26 @@ class GraphRecorder:
         self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
         return node
 
-    def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
-        """A tensor that existed before, as an input of the graph; guarded by its properties."""
-        if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
-            raise Unsupported(f"a {real.layout} tensor as an input")
-        if real._is_zerotensor():
-            raise Unsupported("a tensor of zeros that has no memory")
-        if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
-            raise Unsupported("a tensor inside another transformation")
-        if real._is_view():
-            try:
-                _ = real.grad_fn
-            except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
-                raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
-        held = isinstance(source, BoundSource)
+    def tensor_input(
+        self, real: torch.Tensor, source: Source, *, is_part: bool = False, is_static: bool = False
+    ) -> Value:
+        """A tensor that existed before, as an input of the graph; guarded by its properties.
+
+        ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
+        """
+        _check_input(real)
+        held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))
         if static and not held:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
-        dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)
+        dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
-        self.t.guards.take("TENSOR", source, properties)
+        if not is_part:
+            properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
+            self.t.guards.take("TENSOR", source, properties)
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
@@ -212,7 +233,7 @@ class GraphRecorder:
         """A tensor, or one of a class that torch itself makes fakes of, in the memory of one of a program's class."""
         if type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return real
-        with torch.utils._mode_utils.no_dispatch():
+        with no_dispatch():
             made = real.detach().requires_grad_(real.requires_grad)
             if isinstance(real, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, real.requires_grad)
@@ -224,7 +245,7 @@ class GraphRecorder:
         if not dynamic:
             return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
         marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
-        context = StatelessSymbolicContext(dynamic_sizes=marks)
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=marks)
         fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
         for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
             for number, size in enumerate(found):
@@ -232,8 +253,8 @@ class GraphRecorder:
                     self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size.node.expr))
                 elif quantity == "stride":
                     self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size))
-        if isinstance(fake.storage_offset(), torch.SymInt):
-            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr))
+        if isinstance(offset := fake.storage_offset(), torch.SymInt):
+            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), offset.node.expr))
         return fake
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:
@@ -273,7 +294,7 @@ class GraphRecorder:
             return Constant(size)
         key = (id(tensor), dimension)
         known = self.sizes.get(key)
-        if known is not None and known.number is size:  # type: ignore[attr-defined]
+        if known is not None and known.number is size:
             return known
         node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
@@ -282,9 +303,9 @@ class GraphRecorder:
     # Regions: graphs inside the graph.
 
     @contextlib.contextmanager
-    def region(self, transform: str = "") -> Iterator[Region]:
+    def region(self, transform: str = "") -> Iterator[Subgraph]:
         """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
-        sizes, region = dict(self.sizes), Region(self.root_module, transform)
+        sizes, region = dict(self.sizes), Subgraph(self.root_module, transform)
         try:
             with self.within(region):
                 yield region
@@ -300,7 +321,7 @@ class GraphRecorder:
         return next((name for name in self.transforms() if name in _GRADIENT_TRANSFORMS), "")
 
     @contextlib.contextmanager
-    def within(self, region: Region) -> Iterator[None]:
+    def within(self, region: Subgraph) -> Iterator[None]:
         """Record into a region."""
         outer, self.graph = self.graph, region.graph
         self.open_regions.append(region)
@@ -367,21 +388,27 @@ class GraphRecorder:
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
             named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
-        if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
+        if self.devices and target in device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
+        result = self._run(op, target, fakes, named_fakes)
+        if operands is not None:
+            self.known.note(operands, result)
+        return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _run(self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any]) -> Any:
+        """What a call gives for fake values."""
         try:
             check_positions(target, fakes, named_fakes, self.known)
-            guard_places(self.t, target, fakes)
+            guard_offsets(self.t, target, fakes)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
-                    result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
-                else:
-                    result = target(*fakes, **named_fakes)
+                    return getattr(fakes[0], target)(*fakes[1:], **named_fakes)
+                return target(*fakes, **named_fakes)
         except Unsupported:
             raise
         except Exception as error:
@@ -390,15 +417,12 @@ class GraphRecorder:
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
             raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
-        if operands is not None:
-            self.known.note(operands, result)
-        return self.result(op, target, tuple(nodes), named_nodes, result)
 
     def scalar(self, target: Any, name: str, value: Value) -> Value:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
         if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
             value = value.realize()
-            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value
         return value
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
@@ -443,7 +467,9 @@ class GraphRecorder:
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
         if is_followed(type(fake)):
-            made = self.by_fake[id(fake)] = WrapperTensor(node, fake)
+            self.distributed |= is_distributed(type(fake))
+            kind = DistributedTensor if is_distributed(type(fake)) else WrapperTensor
+            made = self.by_fake[id(fake)] = kind(node, fake)
             return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
@@ -477,28 +503,40 @@ class GraphRecorder:
             plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
             return plain, plain
         if isinstance(value, Symbolic):
-            if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
-                if not fits_64_bits(value.number):
-                    return value.fixed(), value.fixed()
-                self.integers[value.number.node.expr] = None
-            return self.node_here(value.node), value.number
-        if isinstance(value, Sequence):
-            pairs = [self.argument(v, in_64_bits) for v in value.items]
-            kind = list if value.kind is list else tuple
-            return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
-        if isinstance(value, Slice):
-            pairs = [self.argument(v, in_64_bits) for v in value.parts]
-            return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
-        if isinstance(value, Dict):
-            named = {k.constant(): self.argument(v, in_64_bits) for k, v in value.items.values()}
-            return {k: p[0] for k, p in named.items()}, {k: p[1] for k, p in named.items()}
+            return self._number(value, in_64_bits)
         if isinstance(value, Range):
-            numbers = list(value.concrete(self.t))  # type: ignore[arg-type]
+            numbers = list(value.concrete(self.t))
             return numbers, numbers
         if isinstance(value, Known) and isinstance(value.object, type):
             dtype = _DTYPES.get(value.object, value.object)
             return dtype, dtype
+        return self._nest(value, in_64_bits)
+
+    def _number(self, value: Symbolic, in_64_bits: bool) -> tuple[Any, Any]:
+        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known() and not value.is_ragged():
+            if not fits_64_bits(value.number):
+                return value.fixed(), value.fixed()
+            self.integers[value.number.node.expr] = None
+        return self.node_here(value.node), value.number
+
+    def _nest(self, value: Value, in_64_bits: bool) -> tuple[Any, Any]:
+        """A container of arguments."""
+        if isinstance(value, Sequence):
+            nodes, fakes = self._row(value.items, in_64_bits)
+            kind = list if value.kind is list else tuple
+            return kind(nodes), kind(fakes)
+        if isinstance(value, Slice):
+            nodes, fakes = self._row(value.parts, in_64_bits)
+            return slice(*nodes), slice(*fakes)
+        if isinstance(value, Dict):
+            keys = [k.constant() for k, _ in value.items.values()]
+            nodes, fakes = self._row([v for _, v in value.items.values()], in_64_bits)
+            return dict(zip(keys, nodes, strict=True)), dict(zip(keys, fakes, strict=True))
         raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
+
+    def _row(self, values: Iterable[Value], in_64_bits: bool) -> tuple[list, list]:
+        pairs = [self.argument(v, in_64_bits) for v in values]
+        return [p[0] for p in pairs], [p[1] for p in pairs]
 
 
 def _computes_a_number(target: Any, args: list[Value]) -> bool:

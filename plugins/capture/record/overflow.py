@@ -22,8 +22,8 @@ MOST_SYMBOL = 2**62 - 1
 def fits_64_bits(number: torch.SymInt) -> bool:
     """Whether 64 bits hold what a number is now, and what it is computed of; nothing is guarded on."""
     env = number.node.shape_env
-    parts = (SymNode(part, env, int, None).hint for part in overflowing(number.node.expr, {}))
-    return all(LEAST <= value <= MOST for value in parts)
+    hints: Iterator[Any] = (SymNode(part, env, int, None).hint for part in overflowing(number.node.expr, {}))
+    return all(LEAST <= value <= MOST for value in hints)
 
 
 def overflowing(expression: sympy.Expr, owners: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:

@@ -21,12 +21,12 @@ import attrs
 import torch
 from torch import fx, nn
 
-from turret.frames import annotations
+from turret.frames.annotations import is_region
 from turret.frames.guards import Guard, global_state
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.regions.matcher import MatchFailed, RegionMatcher
-from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
@@ -36,6 +36,7 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, 
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.ops import OpOverload, OpOverloadPacket
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""
@@ -76,7 +77,7 @@ class Blocks:
                 for child in parent._modules.values():
                     if child is not None and kinds[type(child)] > 1 and _is_large(child):
                         self.repeated.add(id(child))
-        return id(module) in self.repeated or annotations.is_region(module)
+        return id(module) in self.repeated or is_region(module)
 
     def call_module(self, module: Module, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``module.forward(*args, **kwargs)``, followed or repeated."""
@@ -119,7 +120,7 @@ class Blocks:
             return likeness.repeat()
         return self.follow(call, follow)
 
-    def describe(self, key: Any, name: str, arguments: list[Value]) -> Call | None:
+    def describe(self, key: Any, name: str, arguments: list[Value]) -> BlockCall | None:
         """The call, or None where it cannot be repeated nor repeat another."""
         t = self.t
         if t.recorder.open_regions or t.state.nesting or not self.watch():
@@ -129,7 +130,7 @@ class Blocks:
         if not all(map(_is_plain, leaves)):
             return None
         effects = t.effects.count, len(t.effects.later)
-        return Call(
+        return BlockCall(
             key,
             name,
             leaves,
@@ -148,7 +149,7 @@ class Blocks:
             self.watchable, self.watched_at = found is not None, effects.count
         return self.watchable
 
-    def follow(self, call: Call, follow: Callable[[], Value]) -> Value:
+    def follow(self, call: BlockCall, follow: Callable[[], Value]) -> Value:
         """Follow a call, and keep what it recorded."""
         t = self.t
         trace = Trace(call, tags=frozenset(t.recorder.tags), of_one=isinstance(call.key, Module))
@@ -208,20 +209,12 @@ class Blocks:
         memory = {f.untyped_storage()._cdata for f in taken}
         met: set[int] = set()
         for value in trace.results:
-            if isinstance(value, Constant) or any(value is leaf for leaf in trace.call.leaves) or id(value) in met:
-                continue
-            if isinstance(value, Tensor) and value.node in trace.inputs:
-                continue
-            if isinstance(value, Symbolic) and value.node in inside:
+            if id(value) in met or _is_no_new_tensor(value, trace, inside):
                 continue
             if not isinstance(value, Tensor) or value.node not in inside or value.stores or value.new_data is not None:
                 raise NotReusable("a result that is no new tensor")
-            fake = value.fake
-            if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
-                raise NotReusable("a result in memory that is not its own")
-            if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
-                raise NotReusable("a result that is a part of a tensor")
-            memory.add(fake.untyped_storage()._cdata)
+            _check_whole(value.fake, memory)
+            memory.add(value.fake.untyped_storage()._cdata)
             met.add(id(value))
 
     # What is noted meanwhile.
@@ -253,6 +246,23 @@ class Blocks:
         return [trace for traces in self.traces.values() for trace in traces if trace.call.name == name]
 
 
+def _is_no_new_tensor(value: Value, trace: Trace, inside: set[fx.Node]) -> bool:
+    """Whether a result is an argument, an input, a constant or a size."""
+    if isinstance(value, Constant) or any(value is leaf for leaf in trace.call.leaves):
+        return True
+    if isinstance(value, Tensor):
+        return value.node in trace.inputs
+    return isinstance(value, Symbolic) and value.node in inside
+
+
+def _check_whole(fake: torch.Tensor, memory: set[int]) -> None:
+    """Refuse a tensor in one of these memories, or one that is not all that its memory holds."""
+    if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
+        raise NotReusable("a result in memory that is not its own")
+    if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
+        raise NotReusable("a result that is a part of a tensor")
+
+
 @attrs.define(eq=False)
 class _Outside:
     """Tensors from outside a call as they were before it."""
@@ -261,13 +271,13 @@ class _Outside:
     leaves: list[tuple]
 
     @classmethod
-    def of(cls, t: Tracer, call: Call) -> _Outside:
+    def of(cls, t: Tracer, call: BlockCall) -> _Outside:
         return cls(
             {i: t.recorder.versions.of(v.fake) for i, v in t.recorder.by_fake.items()},
             [properties(v.fake) for v in call.tensors()],
         )
 
-    def check(self, t: Tracer, call: Call) -> None:
+    def check(self, t: Tracer, call: BlockCall) -> None:
         """Refuse a call that changed one, or an input that it was the first to use."""
         inputs = {id(item.example): 0 for item in t.recorder.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():
@@ -332,7 +342,7 @@ def _take_apart(value: Value, leaves: list[Value]) -> Structure:
             leaves.append(value)
             return LEAF
         value = value.made
-    if isinstance(value, NamedTuple) or type(value) in (Tuple, List):
+    if isinstance(value, NamedTuple) or type(value) is Tuple or type(value) is List:
         kind: type = value.kind if isinstance(value, NamedTuple) else list if isinstance(value, List) else tuple
         items, keys = value.items, ()
     elif isinstance(value, Dict) and value.kind is dict and all(k.is_constant() for k, _ in value.items.values()):
@@ -346,7 +356,7 @@ def _take_apart(value: Value, leaves: list[Value]) -> Structure:
 
 _FUNCTIONS = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.GetSetDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(torch.relu),
+    types.GetSetDescriptorType, OpOverload, OpOverloadPacket, type(torch.relu),
 )  # fmt: skip
 
 

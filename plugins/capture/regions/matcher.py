@@ -12,7 +12,7 @@ from torch import fx, nn
 from turret.frames.guards import Guard, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
 from turret.plugins.capture.record.fake_outputs import stand_ins
-from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -40,7 +40,7 @@ class RegionMatcher:
 
     # Checking.
 
-    def check(self, call: Call) -> None:
+    def check(self, call: BlockCall) -> None:
         """Raise ``MatchFailed`` unless everything that the trace assumed holds for ``call``."""
         first = self.trace.call
         if first.state != call.state or first.structure != call.structure:
@@ -84,6 +84,8 @@ class RegionMatcher:
 
     def guard(self, guard: Guard) -> None:
         """Check one assumption; those that speak of nothing of the trace's own hold already."""
+        if guard.source is None:
+            return
         source = self.image(guard.source)
         others = tuple(map(self.image, guard.others))
         if source is guard.source and others == guard.others and not self.is_bound(guard):
@@ -190,6 +192,7 @@ class RegionMatcher:
             self.nodes[node] = copied
             t.recorder.calls += node.op != "call_method" or node.target != "size"
         self.make_results()
+        assert trace.result_structure is not None
         return trace.result_structure.build(t, iter([self.values.get(id(v), v) for v in trace.results]))
 
     def make_results(self) -> None:

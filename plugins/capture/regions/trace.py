@@ -18,7 +18,7 @@ from turret.plugins.capture.values.tensors import Tensor
 
 
 @attrs.define(eq=False)
-class Call:
+class BlockCall:
     """A call of a block: what it is a call of, and its arguments, modules among them."""
 
     key: Any
@@ -35,7 +35,7 @@ class Call:
 class Trace:
     """What following one call recorded."""
 
-    call: Call
+    call: BlockCall
     guards: dict[Guard, None] = attrs.field(factory=dict)
     made: set[int] = attrs.field(factory=set)
     """Values of objects that were looked at for the first time, by id."""

@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from turret.hooks.context import CompileContext
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.policy import History
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 
 MOST_TENSORS = 64
 """Parameters and buffers of a module that may share units: a unit for several modules fetches them at each call."""
@@ -32,7 +32,7 @@ class Alike:
 
     made_by: tuple[Any, ...] = attrs.field(repr=False)
     """Kept alive as long as this: ids of these are a part of the key."""
-    units: list[Unit] = attrs.field(factory=list)
+    units: list[CompileUnit] = attrs.field(factory=list)
     history: History = attrs.field(factory=History)
     members: weakref.WeakSet[Any] = attrs.field(factory=weakref.WeakSet)
 
@@ -64,7 +64,7 @@ def find_alike(
     if config.cudagraphs or config.cudagraph_after_calls:
         return None
     tensors = list(itertools.islice(_tensors(module, _DEPTH), MOST_TENSORS + 1))
-    if len(tensors) > MOST_TENSORS or any(isinstance(p, UninitializedTensorMixin) for p in tensors):
+    if len(tensors) > MOST_TENSORS or any(map(is_lazy, tensors)):
         return None
     key = (root, repr(config), id(hooks), *asked_for, id(type(module)), outline(module))
     group = _groups.get(key)

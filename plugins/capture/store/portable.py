@@ -7,7 +7,7 @@ import functools
 import math
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -19,11 +19,11 @@ from turret.frames.sources import BoundSource, References, Source, SourceReader
 from turret.plugins.capture.facts.fingerprints import Memo
 from turret.plugins.capture.store import references
 from turret.plugins.capture.store.references import FOUND_BY_SOURCE, Changed, NotPortable
+from turret.torch_compat.dispatch import DispatchKeySet
 
 _SOURCES: dict[str, type[Source]] = {
     name: kind for name, kind in vars(source_kinds).items() if isinstance(kind, type) and issubclass(kind, Source)
 }
-_TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 Made = dict[int, tuple[Any, Any, tuple]]
@@ -44,12 +44,12 @@ class Packed:
 class Packer:
     """Writes; ``origins`` tells, for objects without a name, the source at which capture found them.
 
-    ``places`` are expressions of attributes of modules that hold objects without a name of their own (``os.environ``).
+    ``expressions`` are those of attributes of modules that hold objects without a name of their own (``os.environ``).
     ``made`` are objects that capture made, with the function and arguments that make them again.
     """
 
-    def __init__(self, origins: dict[int, Source], places: dict[int, str], made: Made) -> None:
-        self.origins, self.places, self.made = origins, places, made
+    def __init__(self, origins: dict[int, Source], expressions: dict[int, str], made: Made) -> None:
+        self.origins, self.expressions, self.made = origins, expressions, made
         self.objects: list[list] = []
         self.sources: list[list] = []
         self.values: list[Any] = []
@@ -73,7 +73,7 @@ class Packer:
             return self._add(value, ["made", self.value(function), [self.value(a) for a in arguments]])
         reference = self._origin(value) if isinstance(value, torch.Tensor | torch.nn.Module) else None
         reference = (
-            reference or references.reference_of(value, self.places.get(id(value), label)) or self._origin(value)
+            reference or references.reference_of(value, self.expressions.get(id(value), label)) or self._origin(value)
         )
         if reference is None:
             raise NotPortable(f"{label or _short(value)} ({type(value).__qualname__}) has no name outside this process")
@@ -120,34 +120,22 @@ class Packer:
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value
-        if kind is float:
-            return {"f": value.hex() if math.isfinite(value) else repr(value)}
-        if kind in (tuple, list, torch.Size):
-            return {{tuple: "t", list: "l", torch.Size: "s"}[kind]: [self.value(v) for v in value]}
-        if kind is dict and not isinstance(value.get("__name__"), str):
-            return {"d": [[self.value(k), self.value(v)] for k, v in value.items()]}
-        if isinstance(value, _TORCH_NAMES):
-            return {"torch": str(value).removeprefix("torch.")}
-        if isinstance(value, torch.device):
-            return {"device": str(value)}
+        form = _FORMS.get(kind)
+        if form is not None and _has_no_more(value):
+            return {form.key: form.write(self, value)}
         if isinstance(value, Source):
             return {"at": self.source(value)}
-        if kind is References:
-            return {"refs": [item if isinstance(item, int) else {"o": self.object(item())} for item in value]}
-        if kind is bytes:
-            return {"b": value.hex()}
-        if kind is complex:
-            return {"c": [self.value(value.real), self.value(value.imag)]}
-        if kind is slice:
-            return {"slice": [self.value(v) for v in (value.start, value.stop, value.step)]}
-        if kind is range:
-            return {"range": [value.start, value.stop, value.step]}
-        if kind is functools.partial and not value.__dict__:
-            return {"p": [self.value(v) for v in (value.func, value.args, value.keywords)]}
-        if kind is TensorProperties:
-            fields = [getattr(value, a.name) for a in attrs.fields(TensorProperties)]
-            return {"T": [*map(self.value, fields[:-1]), value.keys.raw_repr()]}
         return {"o": self.object(value)}
+
+    def parts(self, items: Iterable[Any]) -> list:
+        return [self.value(item) for item in items]
+
+
+def _has_no_more(value: Any) -> bool:
+    """Whether a value is told by its parts: a namespace is an object, and so is a partial call with attributes."""
+    if type(value) is dict:
+        return not isinstance(value.get("__name__"), str)
+    return type(value) is not functools.partial or not value.__dict__
 
 
 class Unpacker:
@@ -214,43 +202,79 @@ class Unpacker:
     def value(self, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        ((kind, content),) = data.items()
-        match kind:
-            case "o":
-                return self.object(content)
-            case "at":
-                return self.source(content)
-            case "f":
-                return float(content) if content in ("inf", "-inf", "nan") else float.fromhex(content)
-            case "t":
-                return tuple(map(self.value, content))
-            case "l":
-                return list(map(self.value, content))
-            case "s":
-                return torch.Size(map(self.value, content))
-            case "d":
-                return {self.value(k): self.value(v) for k, v in content}
-            case "refs":
-                return References(i if isinstance(i, int) else weakref.ref(self.value(i)) for i in content)
-            case "torch":
-                return getattr(torch, content)
-            case "device":
-                return torch.device(content)
-            case "b":
-                return bytes.fromhex(content)
-            case "c":
-                return complex(*map(self.value, content))
-            case "slice":
-                return slice(*map(self.value, content))
-            case "range":
-                return range(*content)
-            case "p":
-                function, args, keywords = map(self.value, content)
-                return functools.partial(function, *args, **keywords)
-            case "T":
-                *fields, keys = content
-                return TensorProperties(*map(self.value, fields), torch._C.DispatchKeySet.from_raw_repr(keys))
-        raise Changed(f"data of a kind that is not known: {kind}")
+        ((key, content),) = data.items()
+        read = _READERS.get(key)
+        if read is None:
+            raise Changed(f"data of a kind that is not known: {key}")
+        return read(self, content)
+
+    def parts(self, items: Iterable[Any]) -> list:
+        return [self.value(item) for item in items]
+
+
+@attrs.frozen
+class _Form:
+    """How values of a type are written as JSON, under which key, and how they are read again."""
+
+    key: str
+    write: Callable[[Packer, Any], Any]
+    read: Callable[[Unpacker, Any], Any]
+
+
+def _write_float(p: Packer, value: float) -> str:
+    return value.hex() if math.isfinite(value) else repr(value)
+
+
+def _read_float(u: Unpacker, text: str) -> float:
+    return float(text) if text in ("inf", "-inf", "nan") else float.fromhex(text)
+
+
+def _write_references(p: Packer, value: References) -> list:
+    return [item if isinstance(item, int) else {"o": p.object(item())} for item in value]
+
+
+def _read_references(u: Unpacker, items: list) -> References:
+    return References(i if isinstance(i, int) else weakref.ref(u.value(i)) for i in items)
+
+
+def _read_partial(u: Unpacker, parts: list) -> functools.partial:
+    function, args, keywords = u.parts(parts)
+    return functools.partial(function, *args, **keywords)
+
+
+def _write_properties(p: Packer, value: TensorProperties) -> list:
+    fields = [getattr(value, a.name) for a in attrs.fields(TensorProperties)]
+    return [*p.parts(fields[:-1]), value.keys.raw_repr()]
+
+
+def _read_properties(u: Unpacker, content: list) -> TensorProperties:
+    *fields, keys = content
+    values = [*u.parts(fields), DispatchKeySet.from_raw_repr(keys)]
+    return TensorProperties(*values)
+
+
+_TORCH_NAME = _Form("torch", lambda p, v: str(v).removeprefix("torch."), lambda u, name: getattr(torch, name))
+_FORMS: dict[type, _Form] = {
+    float: _Form("f", _write_float, _read_float),
+    tuple: _Form("t", Packer.parts, lambda u, items: tuple(u.parts(items))),
+    list: _Form("l", Packer.parts, Unpacker.parts),
+    torch.Size: _Form("s", Packer.parts, lambda u, items: torch.Size(u.parts(items))),
+    dict: _Form("d", lambda p, v: [p.parts(pair) for pair in v.items()], lambda u, pairs: dict(map(u.parts, pairs))),
+    **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _TORCH_NAME),
+    torch.device: _Form("device", lambda p, v: str(v), lambda u, name: torch.device(name)),
+    References: _Form("refs", _write_references, _read_references),
+    bytes: _Form("b", lambda p, v: v.hex(), lambda u, digits: bytes.fromhex(digits)),
+    complex: _Form("c", lambda p, v: p.parts((v.real, v.imag)), lambda u, parts: complex(*u.parts(parts))),
+    slice: _Form("slice", lambda p, v: p.parts((v.start, v.stop, v.step)), lambda u, parts: slice(*u.parts(parts))),
+    range: _Form("range", lambda p, v: [v.start, v.stop, v.step], lambda u, parts: range(*parts)),
+    functools.partial: _Form("p", lambda p, v: p.parts((v.func, v.args, v.keywords)), _read_partial),
+    TensorProperties: _Form("T", _write_properties, _read_properties),
+}
+_READERS: dict[str, Callable[[Unpacker, Any], Any]] = {
+    **{form.key: form.read for form in _FORMS.values()},
+    "o": Unpacker.object,
+    "at": Unpacker.source,
+}
 
 
 def _short(value: Any) -> str:

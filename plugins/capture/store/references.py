@@ -14,12 +14,14 @@ import re
 import sys
 import types
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from turret.plugins.capture.facts import fingerprints
+from turret.torch_compat.ops import OpNamespace, OpOverload, OpOverloadPacket
 
 
 class NotPortable(Exception):
@@ -64,37 +66,55 @@ def reference_of(value: Any, label: str = "") -> Reference | None:
     return None
 
 
-def _candidates(value: Any, label: str) -> list[Reference]:
-    if isinstance(value, torch._ops._OpNamespace):
-        return [["op", value.name]]
-    if isinstance(value, types.ModuleType):
-        return [["module", value.__name__]]
+def _candidates(value: Any, label: str) -> Iterator[Reference]:
+    """References that may lead to an object, likely ones first."""
+    for kind, references in _BY_KIND:
+        if isinstance(value, kind):
+            yield from references(value)
+            return
     if type(value) is dict and isinstance(value.get("__name__"), str):
-        spec = value.get("__spec__")  # that of ``_collections_abc`` goes by the name ``collections.abc``
-        return [["namespace", value["__name__"]], *([] if spec is None else [["namespace", spec.name]])]
-    if isinstance(value, torch._ops.OpOverload):
-        return [["op", str(value)]]
-    if isinstance(value, torch._ops.OpOverloadPacket):
-        return [["op", str(value)]]
-    if isinstance(value, enum.Enum):
-        owner = reference_of(type(value))
-        return [] if owner is None or value.name is None else [["enum", owner, value.name]]
-    found: list[Reference] = []
+        yield from _namespace(value)
+        return
     if isinstance(value, type) and value in _named_types():
-        found.append(_named_types()[value])
+        yield _named_types()[value]
+    yield from _by_names(value)
+    if re.fullmatch(r"[\w.]+\.\w+", label):
+        module, _, name = label.rpartition(".")
+        yield ["member", module, name, []]
+
+
+def _namespace(value: dict[str, Any]) -> list[Reference]:
+    spec = value.get("__spec__")  # that of ``_collections_abc`` goes by the name ``collections.abc``
+    return [["namespace", value["__name__"]], *([] if spec is None else [["namespace", spec.name]])]
+
+
+def _member_of_enum(value: enum.Enum) -> list[Reference]:
+    owner = reference_of(type(value))
+    return [] if owner is None or value.name is None else [["enum", owner, value.name]]
+
+
+_BY_KIND: tuple[tuple[Any, Callable[[Any], list[Reference]]], ...] = (
+    (OpNamespace, lambda value: [["op", value.name]]),
+    (types.ModuleType, lambda value: [["module", value.__name__]]),
+    ((OpOverload, OpOverloadPacket), lambda value: [["op", str(value)]]),
+    (enum.Enum, _member_of_enum),
+)
+"""Objects that are named in a way of their kind."""
+
+
+def _by_names(value: Any) -> Iterator[Reference]:
+    """By what an object says of itself: the class that it belongs to, its qualified name, its name."""
     name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
     owner = getattr(value, "__objclass__", None)
     if owner is not None and isinstance(name, str):
-        found.append(["member", owner.__module__, f"{owner.__qualname__}.{value.__name__}", []])
+        yield ["member", owner.__module__, f"{owner.__qualname__}.{value.__name__}", []]
     if isinstance(module, str) and isinstance(name, str):
-        found += [["member", module, name, steps] for steps in _ways_into(module, name)]
+        for steps in _ways_into(module, name):
+            yield ["member", module, name, steps]
     simple = getattr(value, "__name__", None)
     if isinstance(simple, str) and not isinstance(value, types.FunctionType):
-        found += [["member", home, simple, []] for home in _homes(value)]
-    if re.fullmatch(r"[\w.]+\.\w+", label):
-        module, _, name = label.rpartition(".")
-        found.append(["member", module, name, []])
-    return found
+        for home in _homes(value):
+            yield ["member", home, simple, []]
 
 
 def _homes(value: Any) -> list[str]:

@@ -6,21 +6,24 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 from torch import nn
 
 from turret.errors import warn
 from turret.frames import frame_hook, stances
-from turret.frames.few_guards import few_guards
-from turret.frames.guard_audit import GuardAudit
+from turret.frames.filtering.few_guards import few_guards
+from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
+from turret.frames.torch_settings import dynamo_setting
 from turret.hooks import plugin_manager
+from turret.hooks.products import CapturedGraph
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
+from turret.plugins.capture.options import RECOMPILE_LIMIT
 from turret.plugins.capture.store.alike import Alike, find_alike
-from turret.plugins.capture.store.unit import Unit
+from turret.plugins.capture.store.unit import CompileUnit
 
 MOST_DROPPED = 64
 """Units of one function that make room for others when what they hold for is gone."""
@@ -30,12 +33,12 @@ MOST_DROPPED = 64
 class FrameCache:
     """The units of one function (of one module, where it is a module's method), most recently used first."""
 
-    units: list[Unit] = attrs.field(factory=list)
+    units: list[CompileUnit] = attrs.field(factory=list)
     history: History = attrs.field(factory=History)
     given_up: bool = False
     captures: int = 0
     postponed: int = 0
-    shared: list[Unit] | None = None
+    shared: list[CompileUnit] | None = None
     """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
@@ -43,10 +46,10 @@ class FrameCache:
     delayed: bool = False
     """Whether a call ran otherwise first, as the stance asks, so that the next is compiled."""
 
-    few: tuple[stances.Stance, list[Unit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
+    few: tuple[stances.Stance, list[CompileUnit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
     """The units with the guards alone that tell them apart, and the stance under which they were made."""
 
-    def units_under(self, asked: stances.Stance) -> list[Unit]:
+    def units_under(self, asked: stances.Stance) -> list[CompileUnit]:
         """The units, with the guards that the stance has checked."""
         if not asked.skips_guards:
             return self.units
@@ -67,6 +70,20 @@ class FrameCache:
             self.dropped += dropped
             if self.dropped <= MOST_DROPPED:
                 self.captures -= dropped
+
+
+@runtime_checkable
+class StoringCompiler(Protocol):
+    """A compiler of graphs that finds what it made again in another process."""
+
+    def with_key(self, captured: CapturedGraph) -> tuple[Callable[..., Any], str | None]:
+        """The callable of a graph, and the key that it is stored under; None where it is not."""
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """The callable that is stored under a key, if all parts of it are."""
+
+    def settings(self) -> str | None:
+        """Text of all that decides what a graph compiles to; None where nothing is stored."""
 
 
 @attrs.define(eq=False, weakref_slot=True)
@@ -104,10 +121,12 @@ class Settings:
     @functools.cached_property
     def stored_under(self) -> str | None:
         """Text of all that decides what a graph compiles to, part of the key of stored units; None: none are kept."""
-        compiler = self.compile_graph
-        if not self.context.config.cache or not hasattr(compiler, "with_key"):
-            return None
-        return compiler.settings()
+        return self.storing.settings() if self.context.config.cache and self.storing is not None else None
+
+    @property
+    def storing(self) -> StoringCompiler | None:
+        """``compile_graph``, where it can store what it makes."""
+        return self.compile_graph if isinstance(self.compile_graph, StoringCompiler) else None
 
     def __attrs_post_init__(self) -> None:
         frame_hook.captures.add(self)
@@ -127,9 +146,18 @@ class Settings:
         """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
         config = self.context.config
         return (
-            self.fullgraph or config.capture_scalar_outputs,
-            self.fullgraph or config.capture_dynamic_output_shape_ops,
+            self.fullgraph or config.capture_scalar_outputs or bool(dynamo_setting("capture_scalar_outputs")),
+            self.fullgraph
+            or config.capture_dynamic_output_shape_ops
+            or bool(dynamo_setting("capture_dynamic_output_shape_ops")),
         )
+
+    @property
+    def recompile_limit(self) -> int:
+        """Captures of one function: torch's setting where the option is at its default and the setting is not."""
+        given: int = self.context.config.recompile_limit
+        theirs = dynamo_setting("recompile_limit")
+        return theirs if theirs is not None and given == RECOMPILE_LIMIT else given
 
     def call_by_call(self) -> Settings:
         """The same with graphs that are traced and run operation by operation; what it learns of sizes is shared."""

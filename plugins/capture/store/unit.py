@@ -13,7 +13,7 @@ import attrs
 
 from turret.errors import CaptureError
 from turret.frames import frame_hook, guard_tree
-from turret.frames.guard_audit import AuditedCheck, GuardAudit
+from turret.frames.filtering.guard_audit import AuditedCheck, GuardAudit
 from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.hooks.context import CompileContext
 from turret.storage.source_lines import show_lines
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 @attrs.define(eq=False, weakref_slot=True)
-class Unit:
+class CompileUnit:
     """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
 
     guards: GuardSet
@@ -57,10 +57,10 @@ class Unit:
 
 def make_unit(
     guards: FilteredGuards, run: Callable | None, source: str, steady: bool, audit: GuardAudit | None
-) -> Unit:
+) -> CompileUnit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
     kept, check = guards.kept, guards.check
-    unit = Unit(kept, check, run, source, kept.references(), steady=steady)
+    unit = CompileUnit(kept, check, run, source, kept.references(), steady=steady)
     if audit is not None and guards.dropped.guards:
         unit.check = audit.watch(kept, check, guards.dropped)
     elif isinstance(check, types.FunctionType):
@@ -68,7 +68,7 @@ def make_unit(
     return unit
 
 
-def _check_natively(unit: weakref.ref[Unit]) -> None:
+def _check_natively(unit: weakref.ref[CompileUnit]) -> None:
     if (made := unit()) is not None:
         made.failed_before, made.check = frozenset(made.check.failed()), guard_tree.check_of(made.guards)
 
@@ -87,7 +87,8 @@ def filtered(
 ) -> FilteredGuards:
     """Guards by what the guard filters say of them; what an audit has shown to be needed is kept."""
     answers = _answers(context, guards, function, arguments)
-    kept, dropped = [], []
+    kept: list[Guard] = []
+    dropped: list[Guard] = []
     for number, guard in enumerate(guards):
         keep = all(answer[number] for answer in answers) or (audit is not None and audit.keeps(guard))
         (kept if keep else dropped).append(guard)
@@ -100,7 +101,7 @@ def _answers(context: CompileContext, guards: tuple[Guard, ...], function: Any, 
     hook = context.hooks.turret_guard_filter
     if not hook.get_hookimpls():
         return []
-    from turret.frames.guard_entries import guard_entries
+    from turret.frames.filtering.guard_entries import guard_entries
 
     answers = hook(context=context, guards=guard_entries(guards, function, arguments))
     for answer in answers:

@@ -30,16 +30,17 @@ from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
 from turret.pipeline.keys.graph_key import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.facts import fingerprints
-from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
+from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, FactKind, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.rebuilding.failures import AsPython
 from turret.plugins.capture.store.alike import outline
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.store.references import Changed, NotPortable
-from turret.plugins.capture.store.unit import FilteredGuards, Unit, filtered, load_source, make_unit
+from turret.plugins.capture.store.unit import CompileUnit, FilteredGuards, filtered, load_source, make_unit
 from turret.storage.artifact_cache import Store
 
 if TYPE_CHECKING:
+    from turret.plugins.capture.record.graph import GraphInput
     from turret.plugins.capture.store.settings import FrameCache, Settings
     from turret.plugins.capture.values.base import Tracer
 
@@ -90,11 +91,11 @@ def _slot(key: str, number: int) -> str:
 class CaptureRecord:
     """One capture: the call that it was taken in, what it noted, its unit, and the key of its compiled graph."""
 
-    function: types.FunctionType
+    function: Any
     arguments: tuple
     history: Any
     tracer: Tracer
-    unit: Unit
+    unit: CompileUnit
     scope: dict[str, Any]
     graph: str | None
 
@@ -152,9 +153,7 @@ def _pack(taken: CaptureRecord) -> dict[str, Any]:
     names = {n: packer.value(v) for n, v in taken.scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
     packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
-    tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
-    places = [i.real.storage_offset() if i.static else None for i in tensors]
-    storages = [[packer.source(i.source) for i in tensors], places, list(storage_pattern([i.real for i in tensors]))]
+    storages = _storages(packer, [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)])
     _check_tensors(packer, guards)
     _check_covered(provenance, function, packer.values)
     packed = {
@@ -175,6 +174,12 @@ def _pack(taken: CaptureRecord) -> dict[str, Any]:
     }
     _read_back(packed, function, arguments, packer, guards)
     return packed
+
+
+def _storages(packer: Packer, inputs: list[GraphInput]) -> list[list]:
+    """Sources of tensors, the offsets of those that lie where they are, and which of them share memory."""
+    offsets = [i.real.storage_offset() if i.static else None for i in inputs]
+    return [[packer.source(i.source) for i in inputs], offsets, list(storage_pattern([i.real for i in inputs]))]
 
 
 def _origins(guards: Sequence[Guard]) -> dict[int, Source]:
@@ -351,7 +356,7 @@ def _read_back(
 # Finding.
 
 
-def find(settings: Settings, cache: FrameCache, function: types.FunctionType, arguments: tuple) -> Unit | None:
+def find(settings: Settings, cache: FrameCache, function: types.FunctionType, arguments: tuple) -> CompileUnit | None:
     """A stored unit that serves this call, or None; a miss is reported with the reasons."""
     context, name = settings.context, function.__qualname__
     reasons: list[str] = []
@@ -382,7 +387,9 @@ def find(settings: Settings, cache: FrameCache, function: types.FunctionType, ar
     return None
 
 
-def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, function: Any, arguments: tuple) -> Unit:
+def _load(
+    settings: Settings, cache: FrameCache, store: Store, entry: str, function: Any, arguments: tuple
+) -> CompileUnit:
     """The unit of an entry; raises ``Changed`` where it does not serve the call."""
     found = store.get(entry, ROLE)
     if found is None:
@@ -390,30 +397,18 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
     packed = json.loads(found[_FILE])
     if packed["parameters"] != len(arguments):
         raise Changed("another number of parameters")
-    for name, digest in packed["files"].items():
-        if _file_hash(name) != digest:
-            raise Changed(f"{name} was changed")
+    _check_files(packed["files"])
     unpacker = Unpacker(Packed(packed["objects"], packed["sources"]), function, arguments)
     unpacker.objects()
-    facts = []
-    for kind, owner, name, description in packed["facts"]:
-        held, key = unpacker.object(owner), unpacker.value(name)
-        if kind not in OF_CLASSES and not _holds(kind, held, key, description):
-            raise Changed(f"{_fact_text(held, key)} was changed")
-        facts.append(live_fact(kind, held, key))
-    sources, places, pattern = packed["storages"]
-    tensors = [unpacker.read(unpacker.source(s)) for s in sources]
-    if not all(isinstance(v, torch.Tensor) for v in tensors) or list(storage_pattern(tensors)) != pattern:
-        raise Changed("tensors share memory in another way")
-    if any(p is not None and v.storage_offset() != p for v, p in zip(tensors, places, strict=True)):
-        raise Changed("a parameter begins elsewhere in its memory")
+    facts = [_live_fact(unpacker, *row) for row in packed["facts"]]
+    _check_storages(unpacker, *packed["storages"])
     guards = (*map(unpacker.guard, packed["guards"]), *guards_of(facts))
     unit_guards = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
     scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
     scope |= {"rerun": AsPython(settings.context)}
     if packed["graph"] is not None:
-        graph = settings.compile_graph.stored(packed["graph"], "graph")  # type: ignore[attr-defined]
+        graph = None if settings.storing is None else settings.storing.stored(packed["graph"], "graph")
         if graph is None:
             raise Changed("its compiled graph (or the backward) is not in the cache")
         scope["graph"] = frame_hook.load().suspend(graph)
@@ -421,6 +416,29 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
     settings.context.emit("product", stage="guards", name=function.__qualname__, product=unit_guards.kept)
     run = load_source(packed["text"], scope, function)
     return make_unit(unit_guards, run, packed["text"], packed["steady"], settings.audit)
+
+
+def _check_files(files: dict[str, str]) -> None:
+    for name, digest in files.items():
+        if _file_hash(name) != digest:
+            raise Changed(f"{name} was changed")
+
+
+def _live_fact(unpacker: Unpacker, kind: FactKind, owner: int, name: Any, description: Any) -> Fact:
+    """A fact of this process; of classes it is compared with what is on record by their fingerprints."""
+    held, key = unpacker.object(owner), unpacker.value(name)
+    if kind not in OF_CLASSES and not _holds(kind, held, key, description):
+        raise Changed(f"{_fact_text(held, key)} was changed")
+    return live_fact(kind, held, key)
+
+
+def _check_storages(unpacker: Unpacker, sources: list[int], offsets: list[int | None], pattern: list) -> None:
+    """The inputs share memory as they did, and parameters begin where they did."""
+    tensors = [unpacker.read(unpacker.source(s)) for s in sources]
+    if not all(isinstance(v, torch.Tensor) for v in tensors) or list(storage_pattern(tensors)) != pattern:
+        raise Changed("tensors share memory in another way")
+    if any(o is not None and v.storage_offset() != o for v, o in zip(tensors, offsets, strict=True)):
+        raise Changed("a parameter begins elsewhere in its memory")
 
 
 def _checked(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> FilteredGuards:

@@ -11,13 +11,12 @@ import contextlib
 import functools
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._mode_utils import no_dispatch
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
@@ -25,6 +24,12 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.torch_compat.dispatch import no_dispatch
+from turret.torch_compat.function_overrides import (
+    TorchFunctionState,
+    function_override_state,
+    set_function_override_state,
+)
 
 _MOST_ELEMENTS = 1 << 18
 """Elements of the arrays that numpy is asked with, where smaller ones say nothing."""
@@ -89,7 +94,7 @@ def python_of(t: Tracer, value: Value) -> Any:
 @functools.cache
 def _library() -> tuple[Any, dict[Any, Any]]:
     """Torch's library, and its functions by those of numpy that they stand for."""
-    import torch._numpy as library  # a program without arrays has no use for it
+    from turret.torch_compat.numpy_functions import library
 
     found: dict[Any, Any] = {}
     for theirs, mine in ((numpy, library), (numpy.linalg, library.linalg), (numpy.fft, library.fft)):
@@ -164,7 +169,7 @@ class _Samples:
         shape = [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in fake.shape]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
-        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride(n)))
+        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
         made = self.numbers(fake.dtype, [shape[n] for n in order]).transpose(numpy.argsort(order))
         if self.matrices and made.dtype.kind in "fc" and len(shape) > 1 and shape[-1] == shape[-2]:
             made = made + numpy.swapaxes(made, -1, -2) + 9 * numpy.eye(shape[-1], dtype=made.dtype)
@@ -188,7 +193,7 @@ class _Samples:
         return values.reshape(shape)
 
 
-class Call:
+class NumpyCall:
     """One call of a function of numpy, of values."""
 
     def __init__(
@@ -220,8 +225,8 @@ class Call:
         self.refuse_integers()
         expected, samples = self.ask()
         with self.t.overrides.at(2):
-            before = torch._C._get_torch_function_state()
-            torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+            before = function_override_state()
+            set_function_override_state(TorchFunctionState.ENABLED)
             try:
                 with _Recording(self.t):
                     found = self.function(*given, **named)
@@ -231,14 +236,16 @@ class Call:
                 first = str(error).partition("\n")[0]
                 raise self.refused(f"torch's library has no answer: {type(error).__name__}: {first}") from error
             finally:
-                torch._C._set_torch_function_state(before)
+                set_function_override_state(before)
         return self.result(found, expected, samples)
 
     def assume_errors(self) -> None:
         """Numpy must not be told to raise where it warns."""
         if any(action in ("raise", "call") for action in numpy.geterr().values()):
             raise self.refused("numpy is told to raise on errors of floats")
-        self.t.guards.take("CALL", self.t.wrap_known(numpy).source, (lookups.float_errors, lookups.float_errors(numpy)))
+        module = self.t.wrap_known(numpy).source
+        assert module is not None
+        self.t.guards.take("CALL", module, (lookups.float_errors, lookups.float_errors(numpy)))
 
     def refuse_integers(self) -> None:
         """Refuse what integers may be that numpy and torch part at: zero, negative exponents, far shifts."""
@@ -259,7 +266,7 @@ class Call:
     def objects(self, args: list[Value], kwargs: dict[str, Value], array: Callable[[Tensor], Any]) -> tuple[list, dict]:
         """The arguments as objects, arrays as ``array`` makes them."""
         self.arrays.clear()
-        return [self.object(v, array) for v in args], {k: self.object(v, array) for k, v in kwargs.items()}
+        return self.each(args, array), {k: self.object(v, array) for k, v in kwargs.items()}
 
     def object(self, value: Value, array: Callable[[Tensor], Any]) -> Any:
         value = value.realize()
@@ -274,13 +281,16 @@ class Call:
         if isinstance(value, Symbolic):
             return value.number
         if isinstance(value, (List, Tuple)):
-            items = [self.object(v, array) for v in value.items]
+            items = self.each(value.items, array)
             return items if value.kind is list else tuple(items)
         if isinstance(value, Slice):
-            return slice(*(self.object(v, array) for v in value.parts))
+            return slice(*self.each(value.parts, array))
         if isinstance(value, Tensor):
             raise self.refused(f"{value.describe()} among its arguments")
         return self.t.constant_of(value)
+
+    def each(self, values: Iterable[Value], array: Callable[[Tensor], Any]) -> list:
+        return [self.object(v, array) for v in values]
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor in the memory of an array, or of the number of a scalar."""
@@ -383,7 +393,10 @@ class Call:
         for number, made in enumerate(samples):
             if made is expected:
                 return self.arrays[number][0]
-        tensor = self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype)
+        return self.array(self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype), expected, samples)
+
+    def array(self, tensor: Any, expected: Any, samples: list[numpy.ndarray]) -> Value:
+        """A new array or scalar, in memory of its own or that of an argument, as numpy's is."""
         shared = any(numpy.may_share_memory(expected, s) for s in samples) and isinstance(expected, numpy.ndarray)
         memory = tensor.fake.untyped_storage()._cdata
         sharing = any(held.fake.untyped_storage()._cdata == memory for _, held in self.arrays)

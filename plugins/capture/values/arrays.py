@@ -14,10 +14,11 @@ from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.array_code import Call, in_library
+from turret.plugins.capture.values.array_code import NumpyCall, in_library
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Array, Tensor
+from turret.torch_compat.dispatch import no_dispatch
 
 _FACTS = ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides")
 _METHODS = """
@@ -99,7 +100,7 @@ class KnownArray(_Numbers):
 
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
-        with torch.utils._mode_utils.no_dispatch():
+        with no_dispatch():
             held = _from_numpy(self.folded().copy())
         made = t.recorder.call_method("clone", [t.wrap_known(held)], {})
         if not copied:
@@ -131,7 +132,7 @@ class KnownArray(_Numbers):
         if any(isinstance(v.realize(), ArrayOfTensor) for v in (key, value)):
             self.as_computed(t).set_item(t, key, value)
             return
-        self.change(t, lambda: operator.setitem(self.array, folded(key), folded(value)))
+        self.change(t, lambda: self.array.__setitem__(folded(key), folded(value)))
 
     def as_computed(self, t: Tracer) -> ArrayOfTensor:
         """The array as one that the graph computes, which it is from now on."""
@@ -360,7 +361,7 @@ def computed(
             t.copied_views.append([(v.held.fake, t.recorder.versions.of(v.held.fake)) for v in (value, *shown)])
         return value
 
-    return Call(t, name, original, function, args, kwargs, made).run()
+    return NumpyCall(t, name, original, function, args, kwargs, made).run()
 
 
 def check_arrays(t: Tracer) -> None:
@@ -406,7 +407,7 @@ def _owner(array: numpy.ndarray) -> int:
 def numpy_dtype(dtype: torch.dtype) -> Any:
     """Numpy's dtype for torch's."""
     try:
-        with torch.utils._mode_utils.no_dispatch():
+        with no_dispatch():
             return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError as error:
         raise Unsupported(f"a numpy array of {dtype}: {error}") from None
@@ -422,7 +423,7 @@ def _from_numpy(array: numpy.ndarray) -> torch.Tensor:
 def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
     """An array that existed before: an input of the graph, as the tensor in its memory."""
     t.guards.take("TYPE", source, numpy.ndarray)
-    with torch.utils._mode_utils.no_dispatch():
+    with no_dispatch():
         held = _from_numpy(array)
     value = t.recorder.tensor_input(held, CallSource(source, torch.from_numpy))
     assert isinstance(value, Tensor)

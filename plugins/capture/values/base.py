@@ -9,11 +9,10 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
@@ -25,6 +24,7 @@ from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python.signatures import takes
+from turret.torch_compat.fakes import FakeTensorMode
 
 BINARY_NAMES: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",
@@ -250,7 +250,7 @@ class Tracer(Protocol):
 
     # Operations.
 
-    COMPARISONS: dict[str, Callable[[Any, Any], Any]]
+    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]]
 
     def truth(self, value: Value, *, compared: bool = False) -> bool: ...
     def assume(self, condition: Value, message: str) -> bool: ...
@@ -260,6 +260,7 @@ class Tracer(Protocol):
     def unary(self, name: str, value: Value) -> Value: ...
     def get_item(self, container: Value, key: Value) -> Value: ...
     def class_attribute(self, value: Value, kind: type, name: str) -> Value | None: ...
+    def special_method(self, value: Value, name: str) -> Value: ...
     def iterate(self, value: Value) -> Value: ...
     def iterate_by_index(self, value: Value) -> Value: ...
     def next_or_none(self, iterator: Value) -> Value | None: ...
@@ -299,9 +300,12 @@ class Recorder(Protocol):
     tags: dict[str, Any]
     calls: int
     regions: int
+    distributed: bool
 
     def placeholder(self, name: str, example: Any) -> fx.Node: ...
-    def tensor_input(self, real: torch.Tensor, source: Source) -> Value: ...
+    def tensor_input(
+        self, real: torch.Tensor, source: Source, *, is_part: bool = False, is_static: bool = False
+    ) -> Value: ...
     def dynamic_int(self, value: int, source: Source) -> Value | None: ...
     def float_input(self, value: Any) -> tuple[fx.Node, Any]: ...
     def size_value(self, tensor: Any, dimension: int) -> Value: ...
@@ -437,6 +441,7 @@ class Lazy(Value):
     """A value that existed before and was not looked at: it costs no guard until something depends on it."""
 
     __slots__ = ("made", "object", "source", "tracer")
+    source: Source
 
     def __init__(self, tracer: Tracer, object: Any, source: Source) -> None:
         self.tracer, self.object, self.source = tracer, object, source

@@ -10,6 +10,7 @@ import torch
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.dispatch import no_dispatch
 
 _MOST = 16
 """Objects that one choice is among."""
@@ -124,7 +125,7 @@ def _plain(value: Value) -> Any:
 
 def _fits(number: Any, dtype: torch.dtype) -> bool:
     """Whether a type holds a number exactly."""
-    with torch.utils._mode_utils.no_dispatch():
+    with no_dispatch():
         try:
             return torch.tensor(number, dtype=dtype).item() == number
         except (RuntimeError, OverflowError):

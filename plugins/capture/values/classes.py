@@ -8,6 +8,7 @@ import enum
 import functools
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 from turret.frames.class_members import ABSENT, find_in_mro
@@ -25,7 +26,7 @@ _C_METHODS = (
 )
 
 
-_FIELD = type(collections.namedtuple("_Sample", "field").field)
+_FIELD = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 """What reads a field of a named tuple."""
 
 
@@ -91,33 +92,63 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         return t.wrap_known(raw.__get__(None, value.type() if on_class is None else on_class))
     if on_class is not None:
         return class_member(t, owner, name, raw)
-    if isinstance(raw, property):
-        class_member(t, owner, name, raw)
-        if raw.fget is None:
-            raise t.raised(AttributeError, f"property {name!r} has no getter")
-        return t.call(t.wrap_known(raw.fget), [value], {})
-    if isinstance(raw, functools.cached_property):
-        found = t.call(t.wrap_known(raw.func), [value], {})
-        value.store(t, name, found)  # type: ignore[attr-defined]
-        return found
-    if isinstance(raw, _FIELD) and isinstance(payload := getattr(value, "payload", None), Value):
-        return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
-    if isinstance(raw, _C_METHODS):
-        return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
-    if isinstance(raw, functools.partialmethod) and isinstance(raw.func, types.FunctionType):
-        class_member(t, owner, name, raw)
-        given = [t.wrap_known(v) for v in raw.args]
-        return Partial(
-            Method(t.wrap_known(raw.func), value), given, {k: t.wrap_known(v) for k, v in raw.keywords.items()}
-        )
-    if isinstance(raw, functools.partialmethod):
-        raise Unsupported(f"functools.partialmethod of a {type(raw.func).__name__}")
+    return _of_instance(t, value, owner, name, raw)
+
+
+def _of_instance(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
+    """What an attribute is that a class gives its instances: what its ``__get__`` answers, if it has one."""
+    for kinds, bind in _DESCRIPTORS:
+        if isinstance(raw, kinds):
+            return bind(t, value, owner, name, raw)
     getter = look_up(t, type(raw), "__get__")[1]
     if isinstance(getter, types.FunctionType):
         return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
     if getter is not None:
         raise Unsupported(f"the descriptor {owner.__name__}.{name}")
     return class_member(t, owner, name, raw)
+
+
+def _property(t: Tracer, value: Value, owner: type, name: str, raw: property) -> Value:
+    class_member(t, owner, name, raw)
+    if raw.fget is None:
+        raise t.raised(AttributeError, f"property {name!r} has no getter")
+    return t.call(t.wrap_known(raw.fget), [value], {})
+
+
+def _cached_property(t: Tracer, value: Value, owner: type, name: str, raw: functools.cached_property) -> Value:
+    found = t.call(t.wrap_known(raw.func), [value], {})
+    value.store(t, name, found)  # type: ignore[attr-defined]
+    return found
+
+
+def _field(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
+    payload = getattr(value, "payload", None)
+    if not isinstance(payload, Value):
+        raise Unsupported(f"the descriptor {owner.__name__}.{name}")
+    return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
+
+
+def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
+    return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+
+
+def _partial_method(t: Tracer, value: Value, owner: type, name: str, raw: functools.partialmethod) -> Value:
+    if not isinstance(raw.func, types.FunctionType):
+        raise Unsupported(f"functools.partialmethod of a {type(raw.func).__name__}")
+    class_member(t, owner, name, raw)
+    given = [t.wrap_known(v) for v in raw.args]
+    named = {k: t.wrap_known(v) for k, v in raw.keywords.items()}
+    return Partial(Method(t.wrap_known(raw.func), value), given, named)
+
+
+_DESCRIPTORS: tuple[tuple[Any, Callable[..., Value]], ...] = (
+    (property, _property),
+    (functools.cached_property, _cached_property),
+    (_FIELD, _field),
+    (_C_METHODS, _c_method),
+    (functools.partialmethod, _partial_method),
+)
+"""Kinds of descriptors whose ``__get__`` is known, with what it gives for ``(t, instance, class, name, raw)``."""
 
 
 def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
@@ -135,17 +166,7 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
         return handler(t, value, *args, **kwargs)
     payload = getattr(value, "payload", None)
     if payload is not None and isinstance(payload.type(), type):
-        if name == "__init__" and not hasattr(payload, "m___init__"):
-            return Constant(None)
-        asks = name == "__getitem__" and issubclass(payload.type(), dict)
-        absent = look_up(t, value.type(), "__missing__")[1] if asks else None
-        if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
-            return t.call(Method(t.wrap_known(absent), value), list(args), {})
-        special = _CONTAINER_SPECIALS.get(name)
-        if special is not None:
-            result = special(t, payload, *args)
-            return Constant(None) if result is None else result
-        return payload.call_method(t, name, list(args), kwargs)
+        return _call_container_method(t, value, payload, name, list(args), kwargs)
     if name == "__init__":
         return _exception_init(t, value, args)
     if name in ("__str__", "__repr__") and hasattr(value, "real_group"):
@@ -153,6 +174,23 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
     if name in ("__str__", "__repr__") and issubclass(value.type(), BaseException):
         return t.fold(functools.partial(_exception_text, value.type(), name), list(value.args), {})  # type: ignore[attr-defined]
     raise Unsupported(f"{value.describe()}.{name}, a method written in C")
+
+
+def _call_container_method(
+    t: Tracer, value: Value, payload: Any, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """The same of an instance of a class that derives from a container: ``payload`` is what it contains."""
+    if name == "__init__" and not hasattr(payload, "m___init__"):
+        return Constant(None)
+    asks = name == "__getitem__" and issubclass(payload.type(), dict)
+    absent = look_up(t, value.type(), "__missing__")[1] if asks else None
+    if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
+        return t.call(Method(t.wrap_known(absent), value), args, {})
+    special = _CONTAINER_SPECIALS.get(name)
+    if special is None:
+        return payload.call_method(t, name, args, kwargs)
+    result = special(t, payload, *args)
+    return Constant(None) if result is None else result
 
 
 def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...]) -> Value:
@@ -190,7 +228,7 @@ def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
     return Constant(NotImplemented)
 
 
-OBJECT_METHODS = {
+OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__init__": _init,
     "__setattr__": _set,
     "__delattr__": _delete,
@@ -211,7 +249,7 @@ def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> V
     return Constant(NotImplemented) if result is None else result
 
 
-_CONTAINER_SPECIALS = {
+_CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
     "__getitem__": lambda t, payload, key: payload.get_item(t, key),
     "__setitem__": lambda t, payload, key, value: payload.set_item(t, key, value),
     "__delitem__": lambda t, payload, key: payload.del_item(t, key),
@@ -313,7 +351,7 @@ class Class(Known):
         if (method := self.of_program(t, "__iter__")) is not None:
             return t.call(method, [], {}).realize()
         if isinstance(self.object, enum.EnumMeta):
-            return t.items_iterator([t.wrap_known(m) for m in self.object])
+            return t.items_iterator([t.wrap_known(m) for m in list[Any](self.object)])
         return super().iterate(t)
 
     def length(self, t: Tracer) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import FloatNeeded, Unsupported
 from turret.plugins.capture.values.base import Tracer
 
 
@@ -20,7 +20,10 @@ def decide(t: Tracer, condition: fx.Node) -> bool:
     ``Unsupported`` where other numbers that depend on data are part of it.
     """
     used: dict[Source, float] = {}
-    text = _text(t, condition, used)
+    try:
+        text = _text(t, condition, used)
+    except Unsupported as error:
+        raise FloatNeeded(error.reason) if t.policy.changing else error from None
     held = bool(eval(text.format(*used.values()), {"inf": math.inf, "nan": math.nan}))
     first, *others = used
     t.guards.take("SIZES", first, text if held else f"not ({text})", tuple(others))
@@ -35,7 +38,7 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
         raise Unsupported(f"a branch on a number that depends on {node!r}")
     changing = t.recorder.floats.get(node)
     if changing is not None:
-        used.setdefault(changing.source, changing.value)  # type: ignore[arg-type]
+        used.setdefault(changing.source, changing.value)
         return f"{{{list(used).index(changing.source)}}}"
     form = _FORMS.get(node.target) if node.op == "call_function" and not node.kwargs else None
     if form is None:

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import FloatNeeded
 from turret.plugins.capture.values.base import Constant, Tracer
 from turret.plugins.capture.values.tensors import Symbolic
 
@@ -25,8 +25,11 @@ class ChangingFloat(Symbolic):
     Python number that it is.
     """
 
+    source: Source
+
     def __init__(self, t: Tracer, value: float, source: Source) -> None:
         self.t, self.value, self.source = t, value, source
+        t.policy.changing.add(source)
         self.made: tuple[fx.Node, Any] | None = None
 
     def type(self) -> type:
@@ -43,7 +46,7 @@ class ChangingFloat(Symbolic):
         return self.in_graph()[0]
 
     @property
-    def number(self) -> Any:  # type: ignore[override]
+    def number(self) -> Any:
         return self.in_graph()[1]
 
     def in_graph(self) -> tuple[fx.Node, Any]:
@@ -56,4 +59,4 @@ class ChangingFloat(Symbolic):
         return t.truth(t.compare("!=", self, Constant(0.0)))
 
     def fixed(self) -> Any:
-        raise Unsupported(f"{self.describe()}, which changes, where a constant is needed")
+        raise FloatNeeded(f"{self.describe()}, which changes, where a constant is needed")

@@ -158,6 +158,8 @@ class LocalFunction(Function):
     one only where the program depends on which it is.
     """
 
+    source: Source
+
     def __init__(self, t: Tracer, object: Any, source: Source) -> None:
         super().__init__(object, source)
         self.t, self.is_pinned = t, False
@@ -380,11 +382,17 @@ class Partial(Callable_):
             return t.new_tuple(list(self.args))
         if name == "keywords":
             return t.new_dict(dict(self.kwargs))
-        if self.object is not None:
+        if self.object is not None and self.source is not None:
             own = vars(self.object)
             t.guards.take("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
             if name in own:
                 return t.wrap(own[name], AttrSource(self.source, name))
+        if name == "__doc__":
+            return Constant(functools.partial.__doc__)
+        if name == "__module__":
+            return Constant(functools.partial.__module__)
+        if name == "__dict__" and self.object is not None:
+            return t.wrap(vars(self.object), AttrSource(self.source, "__dict__"))
         if name == "__call__":
             return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
         return super().get_attr(t, name)

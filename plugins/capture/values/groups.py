@@ -96,16 +96,14 @@ def left_to_raise(t: Tracer, original: Value, after: list[Value]) -> Value:
 
     ``after``: what each clause raised, and what no clause took.
     """
-    original = original.realize()
-    found = [v.realize() for v in after if not t.is_none(v)]
-    for value in (original, *found):
-        _known(value)
-    if not isinstance(original, Group):
+    original, realized = original.realize(), [v.realize() for v in after if not t.is_none(v)]
+    whole, *found = map(_known, (original, *realized))
+    if not isinstance(whole, Group):
         return found[0] if found else Constant(None)
-    passed = [v for v in found if _same_trace(v, original)]
-    raised = [v for v in found if not _same_trace(v, original)]
+    passed = [v for v in found if _same_trace(v, whole)]
+    raised: list[Value] = [v for v in found if not _same_trace(v, whole)]
     leaves = {id(leaf) for value in passed for leaf in _leaves(value)}
-    kept = _split(t, original, lambda v: not isinstance(v, Group) and id(v) in leaves)[0] if passed else None
+    kept = _split(t, whole, lambda v: not isinstance(v, Group) and id(v) in leaves)[0] if passed else None
     if not raised:
         return _or_none(kept)
     raised += [kept] if kept is not None else []
@@ -166,9 +164,11 @@ def _same_trace(one: ExceptionInstance, other: ExceptionInstance) -> bool:
     return one.trace is other.trace and one.cause is other.cause and one.context is other.context
 
 
-def _known(value: Value) -> None:
-    if not _is_exception(value) or value.object is not None:  # type: ignore[attr-defined]
+def _known(value: Value) -> ExceptionInstance:
+    """An exception that was made in compiled code."""
+    if not isinstance(value, ExceptionInstance) or value.object is not None:
         raise Unsupported("except* of an exception that existed before")
+    return value
 
 
 def _is_exception(value: Value) -> bool:

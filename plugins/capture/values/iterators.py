@@ -42,7 +42,7 @@ class SequenceIterator(Iterator):
         self.kind = type(iter(range(0))) if numbers is not None else type(iter([]))
 
     def next(self, t: Tracer) -> Value:
-        items = self.numbers if self.numbers is not None else self.sequence.items
+        items: Any = self.sequence.items if self.numbers is None else self.numbers
         if self.position >= len(items):
             self.sequence, self.numbers = _EMPTY, None
             raise t.raised(StopIteration)

@@ -335,19 +335,21 @@ class Batched(Iterator):
 class Selections(Iterator):
     """``product``, ``permutations`` and ``combinations``: rows of items of pools, which were read when it was made.
 
-    ``places``: for each row, which item of which pool comes; ``arguments``: what the call has beside the pools.
+    ``indices``: for each row, which item of which pool comes; ``arguments``: what the call has beside the pools.
     """
 
-    def __init__(self, kind: type, pools: list[list[Value]], places: Iterable[tuple[int, ...]], arguments: str) -> None:
-        self.kind, self.pools, self.places, self.arguments = kind, pools, iter(places), arguments
+    def __init__(
+        self, kind: type, pools: list[list[Value]], indices: Iterable[tuple[int, ...]], arguments: str
+    ) -> None:
+        self.kind, self.pools, self.indices, self.arguments = kind, pools, iter(indices), arguments
         self.count = 0
 
     def next(self, t: Tracer) -> Value:
-        row = next(self.places, None)
+        row = next(self.indices, None)
         if row is None:
             raise t.raised(StopIteration)
         self.count += 1
-        return t.new_tuple([self.pools[n % len(self.pools)][place] for n, place in enumerate(row)])
+        return t.new_tuple([self.pools[n % len(self.pools)][index] for n, index in enumerate(row)])
 
     def rebuild(self, r: Rebuilder) -> str:
         pools = "".join(_row(r, pool) + ", " for pool in self.pools)
@@ -415,7 +417,7 @@ class Group(Iterator):
 class Tee(Iterator):
     """One of the iterators of ``itertools.tee``; ``items`` are those that some of them read."""
 
-    kind = type(itertools.tee(())[0])
+    kind: type = type(itertools.tee(())[0])
 
     def __init__(self, inner: Value, items: list[Value], siblings: list[Tee]) -> None:
         self.inner, self.items, self.siblings = inner, items, siblings

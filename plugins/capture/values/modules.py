@@ -31,6 +31,7 @@ class Module(Instance):
     """An ``nn.Module``, known by identity."""
 
     object: nn.Module
+    source: Source
 
     def constant(self) -> Any:
         if self.mutated:
@@ -65,7 +66,8 @@ class Module(Instance):
             held = own.get(part)
             if wrapped is not None or id(held) in t.objects:
                 t.blocks.refuse(f"{part} of {self.describe()} as a dict")
-                found = (wrapped or t.objects[id(held)]).find(t, t.wrap_known(name))
+                holder: Any = wrapped or t.objects[id(held)]
+                found = holder.find(t, t.wrap_known(name))
                 if found is not None:
                     return found
             elif held is not None and name in held:
@@ -164,7 +166,7 @@ class LocalModule(Module):
         if not self.is_pinned:
             self.is_pinned = True
             held = WeakSource(str(self.source), self.object)
-            self.t.guards.take("IS", self.source, others=(held,))  # type: ignore[arg-type]
+            self.t.guards.take("IS", self.source, others=(held,))
 
     def key(self, t: Tracer) -> Any:
         self.pin()

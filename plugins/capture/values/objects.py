@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import threading
@@ -24,6 +25,7 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
+from turret.torch_compat.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
@@ -238,7 +240,7 @@ class Instance(Value):
             self.check_result(name, result, wanted)
         return result
 
-    def check_result(self, name: str, result: Value, wanted: type) -> None:
+    def check_result(self, name: str, result: Value, wanted: builtins.type) -> None:
         """Python asks special methods for results of one type; what it refuses is left to it."""
         refused = not issubclass(result.type(), wanted)
         if name == "__len__" and isinstance(result, Constant) and not refused:
@@ -331,6 +333,8 @@ class Instance(Value):
         for attribute, value in self.stores.items():
             if value is DELETED:
                 line(f"{r.constant(base)}.__delattr__({name}, {attribute!r})")
+            elif hides(r.t, look_up(r.t, self.kind, attribute)[1]):
+                line(f"{r.constant(base)}.__getattribute__({name}, '__dict__')[{attribute!r}] = {r.load(value)}")
             else:
                 line(f"{r.constant(base)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
 
@@ -371,6 +375,11 @@ def is_data_descriptor(t: Tracer, raw: Any) -> bool:
     return any(look_up(t, type(raw), name)[0] is not None for name in ("__set__", "__delete__"))
 
 
+def hides(t: Tracer, raw: Any) -> bool:
+    """Whether a class attribute takes precedence over one of the instance's ``__dict__``; a slot has none there."""
+    return is_data_descriptor(t, raw) and not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
+
+
 class ExceptionInstance(Instance):
     """An exception; ``args`` as given to its class."""
 
@@ -406,10 +415,8 @@ class ExceptionInstance(Instance):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "args":
             return t.new_tuple(list(self.args))
-        if name == "__context__" and self.raised and self.context is None:
-            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
-        if name in ("__cause__", "__context__") and self.object is None:
-            return (self.cause if name == "__cause__" else self.context) or Constant(None)
+        if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
+            return found
         if name == "value" and self.kind is StopIteration:
             return self.args[0] if self.args else Constant(None)
         if name == "__suppress_context__" and self.object is None:
@@ -419,6 +426,14 @@ class ExceptionInstance(Instance):
         if name == "with_traceback":
             return Handler("with_traceback", lambda t, trace: self)
         return super().get_attr(t, name)
+
+    def linked(self, name: str) -> Value | None:
+        """``__cause__`` or ``__context__`` of an exception that was made while capturing; None for any other's."""
+        if name == "__context__" and self.raised and self.context is None:
+            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
+        if self.object is not None:
+            return None
+        return (self.cause if name == "__cause__" else self.context) or Constant(None)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "__cause__":
@@ -480,19 +495,19 @@ class InstanceDict(Value):
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 
-    def name_of(self, t: Tracer, key: Value, *, read: bool = False) -> str:
-        """The attribute that a key stands for; a slot or a property of that name is another thing.
+    def name_of(self, t: Tracer, key: Value, *, deleted: bool = False) -> str:
+        """The attribute that a key stands for; a slot of that name is another thing.
 
-        ``read``: a property keeps nothing under its name, so that the key can be asked for.
+        ``deleted``: where a descriptor has that name, it would be asked to delete.
         """
         name = t.constant_of(key)
         found = look_up(t, self.instance.kind, name)[1] if isinstance(name, str) else None
-        if not isinstance(name, str) or (is_data_descriptor(t, found) and not (read and isinstance(found, property))):
+        if not isinstance(name, str) or (is_data_descriptor(t, found) and (deleted or not hides(t, found))):
             raise Unsupported(f"{name!r} as a key of the __dict__ of {self.instance.describe()}")
         return name
 
     def get(self, t: Tracer, key: Value) -> Value | None:
-        name = self.name_of(t, key, read=True)
+        name = self.name_of(t, key)
         found = self.instance.own(t, name)
         if found is None:
             self.instance.assume_absent(t, name)
@@ -511,13 +526,14 @@ class InstanceDict(Value):
 
     def del_item(self, t: Tracer, key: Value) -> None:
         self.get_item(t, key)
-        self.instance.remove(t, self.name_of(t, key))
+        self.instance.remove(t, self.name_of(t, key, deleted=True))
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.get(t, item) is not None)
 
     def as_dict(self, t: Tracer) -> Value:
-        return t.new_dict({n: self.instance.own(t, n) for n in self.names(t)})
+        own = {n: self.instance.own(t, n) for n in self.names(t)}
+        return t.new_dict({n: v for n, v in own.items() if v is not None})
 
     def unpack(self, t: Tracer) -> list[Value]:
         return [Constant(n) for n in self.names(t)]
@@ -586,12 +602,12 @@ class Super(Callable_):
     def get_attr(self, t: Tracer, name: str) -> Value:
         owned = self.owner.object if isinstance(self.owner, Known) else None
         on_class = isinstance(owned, type) and self.start in owned.__mro__
-        kind = self.owner.object if on_class else self.owner.type()
+        kind: Any = owned if on_class else self.owner.type()
         mro = kind.__mro__
         t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:
             if defines(t, base, name):
-                if base in (torch.Tensor, torch._C.TensorBase) and hasattr(self.owner, "from_torch"):
+                if base in (torch.Tensor, TensorBase) and hasattr(self.owner, "from_torch"):
                     return self.owner.from_torch(t, name, base.__dict__[name])
                 return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
         raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")

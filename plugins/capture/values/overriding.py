@@ -16,8 +16,10 @@ from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Callable_
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.function_overrides import disabled_torch_dispatch, disabled_torch_function
+from turret.torch_compat.native_functions import TensorBase
 
-OF_TORCH = (torch.Tensor, torch._C.TensorBase, torch.nn.Parameter, torch.nn.Buffer)
+OF_TORCH = (torch.Tensor, TensorBase, torch.nn.Parameter, torch.nn.Buffer)
 """Classes whose members are torch's functions."""
 _OF_THE_OBJECT = frozenset({"grad", "_grad", "is_leaf", "grad_fn", "_base", "retains_grad", "output_nr", "_version"})
 """Attributes of a tensor that a view of it does not share."""
@@ -26,13 +28,13 @@ _OF_THE_OBJECT = frozenset({"grad", "_grad", "is_leaf", "grad_fn", "_base", "ret
 def answers(kind: type) -> bool:
     """Whether instances of a class answer for torch's functions."""
     found = find_in_mro(kind, "__torch_function__")[1]
-    return found is not None and found is not torch._C._disabled_torch_function_impl
+    return found is not None and found is not disabled_torch_function
 
 
 def is_plain_subclass(kind: type) -> bool:
     """Whether a class of tensors says nothing of ATen operators, as wrappers of other tensors do."""
     dispatch = find_in_mro(kind, "__torch_dispatch__")[1]
-    return dispatch in (torch.Tensor.__dict__["__torch_dispatch__"], torch._C._disabled_torch_dispatch_impl)
+    return dispatch in (torch.Tensor.__dict__["__torch_dispatch__"], disabled_torch_dispatch)
 
 
 def is_overriding(value: Value) -> bool:
@@ -149,7 +151,7 @@ class MethodOfTorch(Callable_):
 def subclass_value(t: Tracer, object: Any, source: Source) -> Value | None:
     """A tensor of a class of the program's that existed before; None for one that capture does not follow."""
     kind = type(object)
-    if not is_plain_subclass(kind) or isinstance(object, torch.nn.parameter.UninitializedTensorMixin):
+    if not is_plain_subclass(kind) or torch.nn.parameter.is_lazy(object):
         return None
     if not answers(kind):
         return t.recorder.tensor_input(object, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import operator
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class Sequence(Value):
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         return self.binary(t, operation, other, False) if operation is operator.mul else None
 
-    def base_kind(self) -> type:
+    def base_kind(self) -> builtins.type:
         return self.kind
 
     def plain(self, items: list[Value]) -> Value:
@@ -140,8 +141,6 @@ class Sequence(Value):
 class Tuple(Sequence):
     """A tuple."""
 
-    kind = tuple
-
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"({''.join(r.load(v) + ',' for v in self.items)})")
 
@@ -151,7 +150,7 @@ class Size(Tuple):
 
     kind = torch.Size
 
-    def base_kind(self) -> type:
+    def base_kind(self) -> builtins.type:
         return tuple
 
     def plain(self, items: list[Value]) -> Value:
@@ -179,7 +178,7 @@ class NamedTuple(Tuple):
         super().__init__(items, source)
         self.kind = kind
 
-    def base_kind(self) -> type:
+    def base_kind(self) -> builtins.type:
         return tuple
 
     def constant(self) -> Any:
@@ -215,7 +214,7 @@ class NamedTuple(Tuple):
     def rebuild(self, r: Rebuilder) -> str:
         items = ", ".join(r.load(v) for v in self.items)
         if hasattr(self.kind, "_fields"):
-            return r.assign(f"{r.constant(tuple)}.__new__({r.constant(self.kind)}, [{items}])")
+            return r.assign(f"{r.constant(tuple)}.__new__({r.load(r.t.wrap_known(self.kind))}, [{items}])")
         return r.assign(f"{r.constant(self.kind)}([{items}])")
 
 

@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy
 import torch
@@ -22,11 +22,13 @@ from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.registry import handled, registry
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
+from turret.torch_compat.fakes import get_tensor_symint
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -149,10 +151,10 @@ class Tensor(Value):
             return t.overrides.attribute(self, name)
         if name in BUILT_IN_ATTRIBUTES and (patched := self.patched(t, name)) is not None:
             return patched
-        if name == "shape":
-            return self.size(t)
         if name in _OF_AUTOGRAD and (under := t.recorder.gradient_transform()):
             raise Unsupported(f"Tensor.{name} under torch.func.{under}")  # which the fake tensor has not seen
+        if (compute := _COMPUTED.get(name)) is not None:
+            return compute(self, t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
@@ -160,18 +162,6 @@ class Tensor(Value):
             )  # fmt: skip
         if name in GRAPH_ATTRIBUTES:
             return t.recorder.call(getattr, [self, Constant(name)], {})
-        if name == "data":
-            # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
-            return t.recorder.result(
-                "call_function", getattr, (t.recorder.node_here(self.node), "data"), {}, self.fake.detach()
-            )
-        if name == "__class__":
-            return t.wrap_known(self.type())
-        if name in ("grad", "_grad"):
-            return self.gradient(t)
-        if name == "volatile":
-            registry.functions[warnings.warn](t, Constant("volatile was removed (Variable.volatile is always False)"))
-            return Constant(False)
         if name == "grad_fn" and self.fake.grad_fn is None:
             return Constant(None)
         return self.own_attribute(t, name)
@@ -271,10 +261,8 @@ class Tensor(Value):
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
         known = self.known(t)
-        if known is not None and name == "tolist":
-            return _list_of(t, known.tolist())
-        if name == "tolist" and t.policy.data_dependent:
-            return self.nested_list(t)
+        if name == "tolist":
+            return self.read_all(t, known)
         if known is not None and name in ("__bool__", "is_nonzero") and known.numel() == 1:
             return Constant(bool(number_of(known)))
         convert = _NUMBERS.get(name)
@@ -289,6 +277,12 @@ class Tensor(Value):
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def read_all(self, t: Tracer, known: torch.Tensor | None) -> Value | None:
+        """``Tensor.tolist``: of known numbers, or of symbols where those are wanted; else None."""
+        if known is not None:
+            return _list_of(t, known.tolist())
+        return self.nested_list(t) if t.policy.data_dependent else None
 
     def nested_list(self, t: Tracer) -> Value:
         """``Tensor.tolist`` where numbers that depend on data are symbols."""
@@ -314,11 +308,11 @@ class Tensor(Value):
 
     def as_type(self, t: Tracer, kind: Any) -> Value:
         """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
-        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
+        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:
             raise Unsupported(f"Tensor.type of {kind}")
         device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
-        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
+        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
@@ -331,6 +325,8 @@ class Tensor(Value):
             return t.call(patched, [key], {})
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
+        if is_batched_index(t, key):
+            return take(t, self, key)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
         return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
@@ -461,6 +457,26 @@ def _type_as(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Valu
     return t.recorder.call_method("to", [value, Constant(other.fake.dtype)], {})
 
 
+def _data(value: Tensor, t: Tracer) -> Value:
+    """Autograd does not see writes to it, so that a detached tensor is not the same; capture has to."""
+    node = t.recorder.node_here(value.node)
+    return t.recorder.result("call_function", getattr, (node, "data"), {}, value.fake.detach())
+
+
+def _volatile(value: Tensor, t: Tracer) -> Value:
+    registry.functions[warnings.warn](t, Constant("volatile was removed (Variable.volatile is always False)"))
+    return Constant(False)
+
+
+_COMPUTED: dict[str, Callable[[Tensor, Tracer], Value]] = {
+    "shape": lambda value, t: value.size(t),
+    "data": _data,
+    "__class__": lambda value, t: t.wrap_known(value.type()),
+    "grad": lambda value, t: value.gradient(t),
+    "_grad": lambda value, t: value.gradient(t),
+    "volatile": _volatile,
+}
+"""Attributes that are neither read off a fake tensor nor nodes of the graph as they are."""
 _OWN_METHODS: dict[str, Callable[[Tensor, Tracer, list[Value], dict[str, Value]], Value | None]] = {
     "size": _size,
     "requires_grad_": _requires_grad,
@@ -503,12 +519,12 @@ def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
     return key
 
 
-def _is_tuple_to_torch(key: Value) -> bool:
+def _is_tuple_to_torch(key: List) -> bool:
     """Whether torch reads a list as a tuple: a short one, of more than numbers.  (Later versions are to end that.)"""
     return len(key.items) < 32 and any(isinstance(v.realize(), (Sequence, Tensor)) for v in key.items)
 
 
-def _has_symbols(key: Value) -> bool:
+def _has_symbols(key: Value) -> TypeGuard[List]:
     """Whether an index is a list of numbers, some of them symbolic: torch would read and keep what they are now."""
     parts = [v.realize() for v in key.items] if isinstance(key, List) else []
     return any(isinstance(v, Symbolic) or _has_symbols(v) for v in parts)
@@ -637,8 +653,14 @@ class Symbolic(Value):
         """Whether the number is one now: it comes from sizes and numbers of inputs, and not from data."""
         return not free_unbacked_symbols(self.number)
 
+    def is_ragged(self) -> bool:
+        """Whether it is the size of a nested tensor that differs from part to part, which only equals itself."""
+        return isinstance(self.number, torch.SymInt) and self.number.node.is_nested_int()
+
     def fixed(self) -> Any:
         """The number, assumed (by a guard on sizes) to be what it is now."""
+        if self.is_ragged():
+            raise Unsupported(f"the ragged size {self.number} of a nested tensor as a number")
         try:
             if isinstance(self.number, torch.SymInt):
                 return int(self.number)
@@ -656,17 +678,27 @@ class Symbolic(Value):
         return super().get_attr(t, name)
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name in _ITSELF.get(self.type(), ()) and not args and not kwargs:
-            return self
-        if self.type() is float and name in ("__int__", "__trunc__") and not args and not kwargs:
-            return t.recorder.call(torch.sym_int, [self], {})
-        if self.type() is float and name == "is_integer" and not args and not kwargs:
-            rest = t.binary(operator.mod, self, Constant(1.0))
-            return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
+        if not args and not kwargs:
+            found = self.converted(t, name)
+            if found is not None:
+                return found
         operation = getattr(operator, name, None) if name.startswith("__") else None
         if operation is not None and len(args) == 1 and not kwargs:
             return _compute(t, operation, self, args[0].realize())
         return t.fold(getattr(self.fixed(), name), args, kwargs)
+
+    def converted(self, t: Tracer, name: str) -> Value | None:
+        """What a method gives that only looks at the number; None for others."""
+        if name in _ITSELF.get(self.type(), ()):
+            return self
+        if self.type() is not float:
+            return None
+        if name in ("__int__", "__trunc__"):
+            return t.recorder.call(torch.sym_int, [self], {})
+        if name == "is_integer":
+            rest = t.binary(operator.mod, self, Constant(1.0))
+            return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
+        return None
 
     def truth(self, t: Tracer) -> bool:
         if t.recorder.floats and not self.is_known():
@@ -705,4 +737,11 @@ class Symbolic(Value):
         return None
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.output(self)
+        if not self.is_ragged():
+            return r.output(self)
+        for tensor in r.t.recorder.by_fake.values():
+            memo = getattr(tensor.fake, "nested_int_memo", None)
+            times = None if memo is None else self.number.node.expr / memo.node.expr
+            if times is not None and times.is_Integer:
+                return r.assign(f"{r.constant(get_tensor_symint)}({r.load(tensor)}, coeff={times})")
+        raise Unsupported(f"the ragged size {self.number} of a nested tensor whose offsets the program does not have")

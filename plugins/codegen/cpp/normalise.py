@@ -19,6 +19,7 @@ import attrs
 from turret.ir.conditions import mask_operands, mask_reports
 from turret.ir.expr import (
     Expr,
+    ReductionKind,
     divides_by_zero,
     reduce,
     rewrite,
@@ -81,7 +82,7 @@ class _Simplifier:
             return plain
         return self._reduce(node.payload.kind, node.payload.variables, node.args[0])
 
-    def _reduce(self, kind: str, variables: tuple[Var, ...], value: Expr) -> Expr:
+    def _reduce(self, kind: ReductionKind, variables: tuple[Var, ...], value: Expr) -> Expr:
         if variables and frozenset(variables) == self.row:
             return Expr.make("row", (value,), value.dtype, kind)
         return reduce(kind, variables, value)

@@ -18,7 +18,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
 
 if TYPE_CHECKING:
-    from turret.ir import Schedule
+    from turret.ir import ProductCandidate, Schedule
     from turret.plan import Plan
 
 _HOMES = {
@@ -41,7 +41,7 @@ _HOMES = {
 LANGUAGE = "triton"
 """What a device has among its ``kernel_languages`` that takes these kernels."""
 
-__all__ = [*_HOMES, "turret_codegen", "turret_decompositions", "turret_options"]
+__all__ = [*_HOMES, "turret_choice_cost", "turret_codegen", "turret_decompositions", "turret_options"]
 
 
 def __getattr__(name: str) -> Any:
@@ -75,6 +75,16 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
         from turret.plugins.codegen.triton.compilation.workers import shared_pool
 
         shared_pool(context.config.compile_workers).warm()
+
+
+@hookimpl(tryfirst=True)
+def turret_choice_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
+    """The time on the device, where that may be asked."""
+    if not context.config.max_autotune or not _is_for(target):
+        return None
+    from turret.plugins.codegen.triton.choices import timed_cost
+
+    return timed_cost(context, candidate, target)
 
 
 @hookimpl

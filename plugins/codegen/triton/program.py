@@ -16,6 +16,7 @@ from turret.plugins.codegen.triton.emission.prelude import prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tiling
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.tiles.split import split
@@ -135,6 +136,9 @@ def _written_tensors(emitter: Emitter) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _tiling(kernel: Kernel, nest: Nest) -> Tiling:
+    form = matrix_form(nest)
+    if form is not None:
+        return matrix_tiling(nest, form)
     if not is_serial(kernel, nest.tensors):
         return tile(nest)
     coords = tuple(store.coords for store in nest.stores if store.mode is not None)

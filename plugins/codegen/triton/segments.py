@@ -139,12 +139,12 @@ class _Packer:
         parameters += map(Number, kernel.streams)
         constants = dict(config.constants)
         counts = (*kernel.grid, "1", "1", "1")[:3]
-        grid = tuple(expression(count, self.draft.size_slot, constants) for count in counts)
+        x, y, z = (expression(count, self.draft.size_slot, constants) for count in counts)
         parameters += self.hidden(kernel, counts, constants, compiled, layout)
         return KernelLaunch(
             list(self.compiled).index(compiled.key),
             tuple(parameters),
-            grid,
+            (x, y, z),
             tuple(aligned),
             tuple(expression(text, self.draft.size_slot, {}) for text in kernel.assumes),
             None if kernel.otherwise is None else self.launch(kernel.otherwise, layout),

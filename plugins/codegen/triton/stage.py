@@ -10,6 +10,7 @@ import attrs
 from turret.errors import CodegenError
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
+from turret.hooks.events import EventKind
 from turret.hooks.products import Target
 from turret.ir import Kernel, Schedule
 from turret.plan import Plan
@@ -99,7 +100,7 @@ class _CodeGenerator:
         wanted = {i: self._candidates(k) for i, k in distinct.items()}
         variants = [v for candidates in wanted.values() for v in candidates]
         compiled, fresh = self.compiler.compile(variants, self._progress)
-        kind = "cache_miss" if fresh else "cache_hit"
+        kind: EventKind = "cache_miss" if fresh else "cache_hit"
         self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled")
         binaries = iter(compiled)
         chosen = {}

@@ -17,6 +17,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.hooks.devices import uses_host_kernels
+from turret.torch_compat.dispatch import innermost_transform
 
 aten = torch.ops.aten
 
@@ -115,7 +116,7 @@ def with_eagers_gradient(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     if reduce is None or not args or not isinstance(args[0], torch.Tensor) or not kwargs.keys() <= _OPTIONS:
         return NotImplemented
     x = args[0]
-    if not (torch.is_grad_enabled() and x.requires_grad) or torch._C._functorch.peek_interpreter_stack():
+    if not (torch.is_grad_enabled() and x.requires_grad) or innermost_transform():
         return NotImplemented
     if (reduce is not _product and len(args) + len(kwargs) > 1) or any(map(free_unbacked_symbols, x.shape)):
         return NotImplemented

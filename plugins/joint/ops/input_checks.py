@@ -19,6 +19,7 @@ from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.joint.sizes import guarded_apart, is_dense, is_empty
+from turret.torch_compat.checks import require, require_implemented, require_index
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -53,9 +54,9 @@ def with_checks(rule: Rule, func: Any) -> Rule:
 
 def _same_shape(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
     message = f"{what} has the shape {tuple(found)}, expected {tuple(wanted)}"
-    torch._check(len(found) == len(wanted), lambda: message)
+    require(len(found) == len(wanted), lambda: message)
     for size, other in zip(found, wanted, strict=True):
-        torch._check(size == other, lambda: message)
+        require(size == other, lambda: message)
 
 
 def _fills(part: Callable[[Given], Sequence[Any]]) -> Check:
@@ -91,13 +92,13 @@ def _not_cut_away(given: Given) -> None:
         for amount in pad[2 * number : 2 * number + 2]:
             if amount < 0:
                 left = left + amount
-                torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
+                require(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
 
 
 def _no_negative_power_of_integers(given: Given) -> None:
     tensor, exponent = given["self"], given["exponent"]
     if isinstance(exponent, (int, torch.SymInt)) and not tensor.is_floating_point() and not tensor.is_complex():
-        torch._check(exponent >= 0, lambda: "integers to negative integer powers")
+        require(exponent >= 0, lambda: "integers to negative integer powers")
 
 
 def _draws_from_a_range(given: Given) -> None:
@@ -105,16 +106,16 @@ def _draws_from_a_range(given: Given) -> None:
     low, high, dtype = given["from"], given["to"], given["self"].dtype
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and dtype.is_floating_point:
         largest = torch.finfo(dtype).max
-        torch._check(low <= high, lambda: f"a range from {low} to {high}")
-        torch._check(max(abs(low), abs(high), high - low) <= largest, lambda: f"{low} to {high} in {dtype}")
+        require(low <= high, lambda: f"a range from {low} to {high}")
+        require(max(abs(low), abs(high), high - low) <= largest, lambda: f"{low} to {high} in {dtype}")
 
 
 def _beta_is_not_negative(given: Given) -> None:
-    torch._check(given["beta"] >= 0, lambda: f"beta is {given['beta']}")
+    require(given["beta"] >= 0, lambda: f"beta is {given['beta']}")
 
 
 def _divisible_by_alpha(given: Given) -> None:
-    torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+    require(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
 
 
 def _has_elements(given: Given) -> None:
@@ -129,7 +130,7 @@ def _have_elements(given: Given) -> None:
     for index, size in chosen:
         empty = isinstance(size, int) and size == 0 and index.dtype in (torch.int64, torch.int32)
         if empty and not any(isinstance(n, int) and n == 0 for n in index.shape):
-            torch._check_index(False, lambda: "an index into a dimension of size 0")
+            require_index(False, lambda: "an index into a dimension of size 0")
 
 
 def _values_fit(given: Given) -> None:
@@ -140,10 +141,10 @@ def _values_fit(given: Given) -> None:
     found = aten.index.Tensor(given["self"], given["indices"]).shape
     values = given["values"].shape
     message = f"values of the shape {tuple(values)} do not broadcast to the elements chosen, {tuple(found)}"
-    torch._check(len(values) <= len(found), lambda: message)
+    require(len(values) <= len(found), lambda: message)
     for size, other in zip(reversed(values), reversed(found), strict=False):
         if not guard_or_false(size == 1):
-            torch._check(size == other, lambda: message)
+            require(size == other, lambda: message)
 
 
 def _masks_fit(given: Given) -> None:
@@ -165,10 +166,10 @@ def _within_memory(given: Given) -> None:
     memory = tensor.untyped_storage().nbytes()
     if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *strides, offset, memory)):
         return
-    torch._check(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
+    require(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
     if all(n != 0 for n in sizes):
         last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        torch._check((last + 1) * tensor.element_size() <= memory, lambda: f"the element {last} lies outside of memory")
+        require((last + 1) * tensor.element_size() <= memory, lambda: f"the element {last} lies outside of memory")
 
 
 def _without_gaps(given: Given) -> None:
@@ -188,7 +189,7 @@ def _lies_apart(given: Given) -> None:
 def _slices_fit(given: Given) -> None:
     """``index_add``: the source has the tensor's shape, but for a slice for each index."""
     tensor, source, index = given["self"], given["source"], given["index"]
-    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    require(index.dim() <= 1, lambda: "the index has more than one dimension")
     wanted = list(tensor.shape)
     if wanted:
         wanted[given["dim"]] = index.numel()
@@ -198,7 +199,7 @@ def _slices_fit(given: Given) -> None:
 def _copies_fit(given: Given) -> None:
     """``index_copy``: a slice of the source for each index, each of the shape of the tensor's own slices."""
     tensor, source, index, dim = given["self"], given["source"], given["index"], given["dim"]
-    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    require(index.dim() <= 1, lambda: "the index has more than one dimension")
     _same_shape(_without(source.shape, dim), _without(tensor.shape, dim), "a slice of the source")
     _same_shape([index.numel()], [source.shape[dim] if source.dim() else 1], "the index")
 
@@ -213,7 +214,7 @@ def _alpha_fits(given: Given) -> None:
     alpha, dtype = given["alpha"], given["self"].dtype
     if isinstance(alpha, int | float) and not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool:
         ends = torch.iinfo(dtype)
-        torch._check(ends.min <= alpha <= ends.max, lambda: f"{dtype} does not have the number {alpha}")
+        require(ends.min <= alpha <= ends.max, lambda: f"{dtype} does not have the number {alpha}")
 
 
 def _target_within(given: Given) -> None:
@@ -224,7 +225,7 @@ def _target_within(given: Given) -> None:
 def _dimensions(name: str, *allowed: int) -> Check:
     def check(given: Given) -> None:
         count = allowed[0] if given[name] is None else given[name].dim()
-        torch._check(count in allowed, lambda: f"{name} has {count} dimensions, expected {allowed}")
+        require(count in allowed, lambda: f"{name} has {count} dimensions, expected {allowed}")
 
     return check
 
@@ -237,7 +238,7 @@ def _one_dtype(*names: str) -> Check:
 
     def check(given: Given) -> None:
         found = {name: given[name].dtype for name in names if given[name] is not None}
-        torch._check(len(set(found.values())) <= 1, lambda: f"expected one dtype, found {found}")
+        require(len(set(found.values())) <= 1, lambda: f"expected one dtype, found {found}")
 
     return check
 
@@ -252,7 +253,7 @@ def _parameters(*names: str) -> Check:
         dtype = given["input"].dtype
         found = {given[name].dtype for name in names if given[name] is not None} - {dtype}
         mixed = found == {torch.float32} and dtype in HALF
-        torch._check(mixed or not found, lambda: f"parameters of {found} beside an input of {dtype}")
+        require(mixed or not found, lambda: f"parameters of {found} beside an input of {dtype}")
 
     return check
 
@@ -262,7 +263,7 @@ def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
 
     def check(given: Given) -> None:
         dtype = given[name].dtype
-        torch._check_index(dtype in allowed, lambda: f"{name} has the dtype {dtype}, expected one of {set(allowed)}")
+        require_index(dtype in allowed, lambda: f"{name} has the dtype {dtype}, expected one of {set(allowed)}")
 
     return check
 
@@ -272,7 +273,7 @@ def _not_bool(*names: str) -> Check:
         for name in names:
             value = given[name]
             is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
-            torch._check(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
+            require(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
 
     return check
 
@@ -283,7 +284,7 @@ def _on_cpu(*refused: torch.dtype, of: str = "self") -> Check:
     def check(given: Given) -> None:
         tensor = given[of]
         wrong = isinstance(tensor, Tensor) and uses_host_kernels(tensor.device) and tensor.dtype in refused
-        torch._check_not_implemented(not wrong, lambda: f"not implemented for {tensor.dtype} on the CPU")
+        require_implemented(not wrong, lambda: f"not implemented for {tensor.dtype} on the CPU")
 
     return check
 
@@ -295,7 +296,7 @@ def _not_bools_alone(*names: str) -> Check:
         values = [given[name] for name in names if given[name] is not None]
         bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
         on_cpu = all(uses_host_kernels(v.device) for v in values if isinstance(v, Tensor))
-        torch._check_not_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
+        require_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
 
     return check
 
@@ -309,7 +310,7 @@ def _between_two_bools(given: Given) -> None:
 def _not_a_range_of_bools(given: Given) -> None:
     device = torch.device(given["device"]) if given["device"] is not None else HOST
     wrong = given["dtype"] == torch.bool and uses_host_kernels(device)
-    torch._check_not_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
+    require_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
 
 
 _COMPLEX = (torch.complex64, torch.complex128)

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.graph.op_traits import BINDS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
+from turret.torch_compat.checks import require
 
 aten = torch.ops.aten
 
@@ -71,7 +72,7 @@ class DataNumbers:
         self.bind(node, (Binding(number.node._expr.name, 0, None),))
         for bound, compare in ((least, operator.ge), (most, operator.le)):
             if bound is not None:
-                torch._check(compare(number, bound))
+                require(compare(number, bound))
         return number
 
     def bind(self, node: fx.Node, bindings: tuple[Binding, ...]) -> None:
@@ -94,7 +95,7 @@ class DataNumbers:
     def assume(self, condition: Any, message: str) -> None:
         """The program asserts a condition on numbers, with a message of its own."""
         known = {id(a) for a in self._assumptions()}
-        torch._check(condition, lambda: message)
+        require(condition, lambda: message)
         self._messages.update((id(a), message) for a in self._assumptions() if id(a) not in known)
 
     def bound(self) -> list[tuple[str, fx.Node]]:

@@ -44,7 +44,7 @@ def _share_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     terms += [(s * other_width, 0, extent - 1) for extent, s in zip(other.shape, other.stride(), strict=True)]
     if width > 1 or other_width > 1:
         terms += [(1, 1 - width, other_width - 1)]
-    distance = one.storage_offset() * width - other.storage_offset() * other_width
+    distance = int(one.storage_offset()) * width - int(other.storage_offset()) * other_width
     terms = sorted((term for term in terms if term[0] and term[1] < term[2]), reverse=True)
     return _is_sum(distance, terms, [_STEPS])
 
@@ -57,7 +57,7 @@ def _follows(first: torch.Tensor, second: torch.Tensor) -> bool:
     for extent, stride in zip(first.shape, first.stride(), strict=True):
         end = end + (extent - 1) * stride
     gap = second.storage_offset() - end
-    return gap >= 0 if type(gap) is int else bool(sympy.expand(gap.node.expr).is_nonnegative)
+    return gap >= 0 if isinstance(gap, int) else bool(sympy.expand(gap.node.expr).is_nonnegative)
 
 
 def refused_by_eager(one: torch.Tensor, other: torch.Tensor) -> bool:

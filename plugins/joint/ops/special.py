@@ -15,6 +15,7 @@ from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
 from turret.plugins.joint.tracer import Tracer
 from turret.plugins.joint.views import contiguous, reshape, steps_from_base
+from turret.torch_compat.modes import fills_uninitialized_memory
 
 aten = torch.ops.aten
 
@@ -90,7 +91,7 @@ def _uninitialized(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any
 
 def fills_memory() -> bool:
     """Whether memory that a program asks for and does not set holds known values."""
-    return torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory
+    return torch.are_deterministic_algorithms_enabled() and fills_uninitialized_memory()
 
 
 def filler(dtype: torch.dtype) -> bool | int | float:

@@ -207,10 +207,10 @@ class Replays:
     def leave(self, position: int, values: dict[fx.Node, Any]) -> None:
         """Behind a call of the captured graph; it may be the last of a stretch that was recorded."""
         recording = self.recording
-        if recording is None or position + 1 != recording.stretch.end:
+        trail = self.tracer.recorder.trail
+        if recording is None or trail is None or position + 1 != recording.stretch.end:
             return
-        trail, self.tracer.recorder.trail = self.tracer.recorder.trail, None
-        self.recording = None
+        self.recording = self.tracer.recorder.trail = None
         try:
             trace = self.finish(recording, trail, values)
         except _Refused:
@@ -291,7 +291,9 @@ class Replays:
                     value = _Copied.apply(self, (trace, table, inherits), result.recipe, *reached)
                 else:
                     value = tracer.make(result.recipe)
-                tracer.track(value, table[result.node], diverged=result.diverged)
+                node = table[result.node]
+                assert node is not None  # a result is a tensor, which has a node
+                tracer.track(value, node, diverged=result.diverged)
                 values[stretch.calls[position]] = value
             else:
                 values[stretch.calls[position]] = given[result] if isinstance(result, int) else result[0]
@@ -323,6 +325,7 @@ class Replays:
     def record_backward(self, trace: _Trace, incoming: torch.Tensor) -> _Backward:
         """Run the backward of the stretch that was traced, on another's incoming gradient, beside the graph."""
         tracer, recorder = self.tracer, self.tracer.recorder
+        assert trace.output is not None  # gradients come to it
         reached = [trace.given[n] for n in trace.reached]
         storages = {id(s): s for s in (tracer.tracked(v).storage for v in (*reached, trace.output, incoming))}
         versions = [s.version for s in storages.values()]
@@ -364,7 +367,7 @@ class Replays:
                 raise CannotReplay
             base: Any = None
             if storage is not tracer.tracked(incoming).storage:
-                node = numbers.get(storage.base, -1)
+                node = -1 if storage.base is None else numbers.get(storage.base, -1)
                 if node < numbers[tracer.node(incoming)]:
                     raise CannotReplay
                 if storage.tensor is None or layout_key(storage.tensor) is None or storage.tensor.storage_offset():
@@ -481,9 +484,11 @@ def _reached(output: torch.Tensor, given: Sequence[Any], first: int) -> list[int
     edges: dict[tuple[Any, int], int] = {}
     for number, value in enumerate(given):
         if isinstance(value, torch.Tensor) and value.requires_grad:
-            edges.setdefault(tuple(torch.autograd.graph.get_gradient_edge(value))[:2], number)
+            edge = torch.autograd.graph.get_gradient_edge(value)
+            edges.setdefault((edge.node, edge.output_nr), number)
     found: dict[int, Any] = {}
-    pending, met = [output.grad_fn], {output.grad_fn}
+    pending: list[Any] = [output.grad_fn]
+    met = {output.grad_fn}
     while pending:
         for node, number in pending.pop().next_functions:
             if node is None:

@@ -23,6 +23,19 @@ def test_one_graph_has_its_calls_kernels_externs_and_guards():
     assert "1 graphs, 0 breaks, 2 calls" in str(found) and "1 kernels, 1 extern calls" in str(found)
 
 
+def test_products_are_told_with_what_they_were_chosen_from():
+    class Rows:
+        @hookimpl
+        def turret_choice_cost(self, candidate):
+            return 1.5 if candidate.form == "rows" else 2.5
+
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).eval()
+    found = turret.explain(layers, plugins=[Rows()])(torch.randn(1, 4))
+    assert found.products == {"rows of rows 1.5 us, library 2.5 us": 2}
+    assert not found.externs
+    assert "2 products rows of rows 1.5 us, library 2.5 us" in str(found)
+
+
 def test_every_break_has_the_user_s_line_and_the_reason():
     def program(x):
         print("first")
@@ -92,3 +105,16 @@ def test_explaining_many_times_explains_each_time_and_uses_up_nobody_s_recompile
 
     turret.compile(program, plugins=[Watch()])(torch.randn(3))
     assert len(counted) == 1
+
+
+def test_it_has_the_names_of_torchs_own():
+    def program(x):
+        y = x.sin()
+        print(end="")
+        return y * 2 + 1
+
+    found = turret.explain(program)(torch.ones(3))
+    assert (found.graph_count, found.graph_break_count, found.op_count) == (2, 1, 3)
+    assert [len(calls) for calls in found.ops_per_graph] == [1, 2]
+    (reason,) = found.break_reasons
+    assert reason.reason.startswith("input or output") and reason.place.endswith("in program")

@@ -52,7 +52,9 @@ def test_solvers_wait_where_they_check_errors():
 
 
 def test_collectives_and_random_states_are_not_recorded():
-    assert "collective" in why_not_recorded(torch.ops._c10d_functional.all_reduce.default, ())
+    reduced = torch.ops._c10d_functional.all_reduce.default
+    assert "cudagraph_collectives" in why_not_recorded(reduced, ())
+    assert not why_not_recorded(reduced, (), collectives=True)
 
     class State:
         _name = "run_and_save_rng_state"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 
+import pytest
 import torch
 from torch import fx
 
-from turret.graph import op_traits
+from turret.graph import externs, op_traits
 
 aten = torch.ops.aten
 
@@ -68,3 +69,19 @@ def test_sizes_that_depend_on_data_are_guessed_symbol_by_symbol():
     assert (hint(rows), hint(rows * 100, 10), hint(rows // 3 + 1, 30)) == (64, 1000, 11)
     assert hint(6 - rows) == 5 and hint(-rows) == 64  # a guess is one of a size
     assert hint(7) == 7 and hint(object(), 5) == 5
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
+def test_collectives_and_waits_run_exactly_once_and_keep_what_they_were_given():
+    from torch.distributed import _functional_collectives  # noqa: F401 (registers the ops)
+
+    ops = torch.ops._c10d_functional
+    reduced, waited = ("r", ops.all_reduce.default, "x", "sum", "0"), ("w", ops.wait_tensor.default, "r")
+    nodes = graph_of(reduced, waited, ("s", aten.sin.default, "x"))
+    assert [op_traits.is_collective(nodes[n].target) for n in "rws"] == [True, True, False]
+    assert [op_traits.is_effectful(nodes[n]) for n in "rws"] == [True, True, False]
+    assert [op_traits.is_pure_call(nodes[n]) for n in "rws"] == [False, False, True]
+    assert [externs.may_return_alias(nodes[n].target) for n in "rws"] == [True, True, False]
+    nodes["x"].graph.output(nodes["x"])
+    op_traits.erase_unread(nodes["x"].graph)
+    assert [n.name for n in nodes["x"].graph.nodes if n.op == "call_function"] == [nodes["r"].name, nodes["w"].name]

@@ -20,7 +20,7 @@ OPTIONS = {"cache": False, "on_error": "raise"}
 
 
 def program(x):
-    return torch.sigmoid(x).exp().cumsum(0)
+    return torch.sigmoid(x).exp().cumsum(0) + (x.detach()[:1] @ x.detach().T).sum()
 
 
 class Outsider:
@@ -140,6 +140,12 @@ class FusionScore(Outsider):
     @turret.hookimpl
     def turret_fusion_score(self):
         return self.keep(0.0)
+
+
+class ChoiceCost(Outsider):
+    @turret.hookimpl
+    def turret_choice_cost(self, candidate):
+        return self.keep(float(candidate.form != "library"))
 
 
 class Codegen(Outsider):

@@ -40,6 +40,14 @@ class Fake(Recording):
         self.replayed.append([list(words) for words in self.words])
 
 
+class AndMore(Fake):
+    """The same, and a node of which nothing is known."""
+
+    @property
+    def nodes(self) -> Sequence[RecordedNode]:
+        return [*super().nodes, RecordedNode("other", "work of the host")]
+
+
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=5))
 def test_patched_where_two_recordings_differ_a_third_comes_out(shape: list[list[int]]) -> None:
     """Words 0 to 2 stand for tensors that move, each its own way, 3 for the middle of one, others for what stays."""
@@ -93,6 +101,19 @@ def test_a_difference_that_is_no_address_leaves_unclear_what_its_call_works_on()
     found = address_words(first, second, moved)
     assert found.words == {"y": (AddressWord(1, 0),), "z": (AddressWord(2, 8),)}
     assert found.unclear == {"x": "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"}
+
+
+def test_what_a_collective_works_on_stays_and_an_unknown_node_concerns_its_own_call_alone() -> None:
+    moved = {"x": Moved(100, 1000, 8), "y": Moved(200, 2000, 8)}
+    first, second = Fake([[100], [200]]), Fake([[1000], [2000]])
+    first.calls = [RecordedCall(range(1), ((96, 8),), stays=True), RecordedCall(range(1, 2), ((200, 8),))]
+    found = address_words(first, second, moved)
+    assert found.words == {"y": (AddressWord(1, 0),)}
+    assert found.unclear == {"x": "a collective works on it, which stays where it was recorded"}
+    first, second = AndMore([[100], [200]]), AndMore([[1000], [2000]])
+    first.calls = [RecordedCall(range(2, 3), ((100, 8),))]
+    found = address_words(first, second, moved)
+    assert found.unclear == {"x": "what work of the host (node 2) works on is not known"}
 
 
 def test_numbers_are_told_apart_by_their_bits_and_not_by_how_far_they_changed() -> None:

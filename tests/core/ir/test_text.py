@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import turret
 from tests.core.ir.product_lab import PROGRAMS, difference, products
 from turret.errors import StageError, TextError
-from turret.hooks.notation import SHOWN_ELEMENTS
+from turret.hooks.text.notation import SHOWN_ELEMENTS
 from turret.ir import Definition, Extern, LoopProgram, Number, Ref, Schedule, TensorDecl, Var, call, constant, load
 from turret.ir.text import parse
 from turret.testing.corpus.chooser import DrawnChooser
@@ -102,6 +102,15 @@ loop program p:
     ("given", "put", "line", "says"),
     [
         ("add(", "ad(", 5, "given 'ad', expected an op of the loop IR: neg, abs"),
+        ("add(", "mean<", 5, "given 'mean', expected a reduction or a scan, one of: sum, prod"),
+        ("add(", "scan.any<", 5, "given 'scan.any', expected a reduction or a scan, one of: sum, prod"),
+        (
+            "[i0<4] = add(x[i0], 1.0:float32)",
+            "= %x with [i0<4] [i0] put x[i0]",
+            5,
+            "given 'put', expected how ",
+        ),
+        ("y: float32[4]  [i0<4]", "_  [i0<4]", 5, "expected a statement with one declared result before it"),
         ("x[i0]", "w[i0]", 5, "given 'w', expected a tensor, one of: x"),
         ("x[i0]", "x[i1]", 5, "given 'i1', expected a number or one of: i0, n"),
         (", 1.0:float32", "", 5, "expected 2 arguments of add before it"),

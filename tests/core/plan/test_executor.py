@@ -264,7 +264,7 @@ def test_an_observer_is_told_of_each_library_call_and_copy_with_its_tensors() ->
     told: list[list[int] | None] = []
 
     class Observer:
-        def begin(self, tensors: Sequence[torch.Tensor]) -> None:
+        def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
             told.append([t.data_ptr() for t in tensors])
 
         def end(self) -> None:

@@ -119,6 +119,7 @@ plan p on cpu:
     ("given", "put", "says"),
     [
         ("allocate y", "allocate z", "line 5: given 'z', expected a slot, one of: x, y"),
+        ("own", "somewhere", "line 4: given 'somewhere', expected where the slot lies, one of: input, constant"),
         ("slot 1", "slot 2", "line 4: given '2', expected the number of the slot, 1"),
         ("launch", "lunch", "line 6: given 'lunch', expected a line of a plan, one of: slot, constant"),
         ("{slots", "{slot", "line 6: Launch has no field slot; expected some of function, origins"),

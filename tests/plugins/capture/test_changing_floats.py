@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -127,3 +128,20 @@ def test_gradients_flow_past_a_float_that_changes():
         observed(x, number).backward()
         torch.testing.assert_close(x.grad, torch.full_like(X, number))
     assert len(observed.graphs) == 2
+
+
+NEEDED = {
+    "a function of math": lambda x, f: x * math.sqrt(f), "a method": lambda x, f: x * f.as_integer_ratio()[0],
+    "a text": lambda x, f: x * len(f"{f}"), "a key": lambda x, f: x * {f: 2}[f],
+    "an operation": lambda x, f: torch.nn.functional.layer_norm(x, (4,), eps=f),
+    "a decision": lambda x, f: x * f if math.sin(f) > 0 else x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", NEEDED.values(), ids=NEEDED)
+def test_what_needs_a_number_takes_it_for_a_constant(program):
+    observed = Observed(program, fullgraph=True)
+    x = torch.arange(4.0)
+    for number in (0.5, 1.5, 2.25, 0.5):
+        torch.testing.assert_close(observed(x, number), program(x, number))
+    assert len(observed.graphs) == 3

@@ -89,3 +89,19 @@ def test_a_traced_function_is_one_call():
     observed = Observed(PROGRAMS["traced"], fullgraph=True)
     observed(torch.ones(3, 4))
     assert sum("traced" in n.name for n in observed.graphs[0].module.graph.nodes) == 1
+
+
+def test_a_context_function_may_be_made_by_the_program():
+    w = torch.randn(4, 4, requires_grad=True)
+
+    def program(x):
+        operators = [torch.ops.aten.mm.default]
+        contexts = [lambda: create_selective_checkpoint_contexts(operators)]
+        return checkpoint(lambda v: (v @ w).sin().exp(), x, use_reentrant=False, context_fn=contexts[0])
+
+    found = []
+    for function in (turret.compile(program, fullgraph=True, options=OPTIONS), program):
+        x = torch.arange(16.0).reshape(4, 4).div(16).requires_grad_()
+        result = function(x)
+        found.append((result, *torch.autograd.grad(result.sum(), (x, w))))
+    torch.testing.assert_close(*found)

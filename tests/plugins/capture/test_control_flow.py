@@ -13,6 +13,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 import turret
@@ -418,15 +419,6 @@ def test_operators_called_by_their_own_names(name):
     full(program, torch.randn(5, 3))
 
 
-def test_an_operator_whose_function_returns_no_flat_sequence_breaks_the_graph():
-    observed = Observed(lambda x: torch.ops.higher_order.map_impl(lambda r: {"a": r + 1}, [x], []))
-    try:
-        observed(torch.ones(2, 3))
-    except Exception:  # eager's own trouble with it
-        pass
-    assert any("no flat sequence" in b for b in observed.breaks)
-
-
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.thorough
@@ -486,3 +478,32 @@ def test_any_branches_and_rounds_have_the_gradients_of_plain_python(first, secon
         return y, x + w
 
     trains(program, X / 4, -X / 4, weights=(w,))
+
+
+def test_the_operator_of_map_gives_results_of_any_structure():
+    def program(x):
+        def body(row):
+            return {"sin": row.sin(), "pair": (row + 1, [row * 2])}
+
+        return torch.ops.higher_order.map_impl(body, [x], ())
+
+    found = Observed(program, fullgraph=True)(X)
+    torch.testing.assert_close(found, {"sin": X.sin(), "pair": (X + 1, [X * 2])})
+
+
+def test_operators_that_only_mark_a_function_for_torchs_compiler_call_it():
+    calls = []
+
+    def inner(x, *, by):
+        calls.append(by)
+        return x * by, {"by": by}
+
+    def doubled(function):
+        return lambda *args, **kwargs: [function(*args, **kwargs)] * 2
+
+    def program(x):
+        return wrap(inner, x, by=3), dynamo_bypassing_wrapper(doubled, inner, x, by=2)
+
+    found, expected = Observed(program, fullgraph=True)(X), program(X)
+    torch.testing.assert_close(found, expected)
+    assert calls == [3, 2, 3, 2]

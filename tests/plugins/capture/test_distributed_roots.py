@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch import nn
 
+import turret
+from tests.distributed_lab import in_processes
 from tests.plugins.capture.capture_lab import Observed
 
 if not torch.distributed.is_available():
@@ -43,53 +42,115 @@ def fsdp(model: Net) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def tensor_parallel(model: Net) -> nn.Module:
+def two_dimensions(model: Net) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))
     for block in model.blocks:
-        parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return model
+        parallelize_module(block, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["data"])
+    return fully_shard(model, mesh=mesh["data"])
 
 
-WRAPPERS = {f.__name__: f for f in (ddp, fsdp, tensor_parallel)}
+WRAPPERS = {f.__name__: f for f in (ddp, fsdp, two_dimensions)}
 
 
 def whole(value: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def work(rank: int, port: int) -> None:
-    """One of two processes: each wrapped model, captured and not, for two steps of training."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    try:
-        for name, wrap in WRAPPERS.items():
-            torch.manual_seed(0)
-            mine, theirs = Net(), Net()
-            theirs.load_state_dict(mine.state_dict())
-            mine, theirs = wrap(mine), wrap(theirs)
-            observed = Observed(mine.__call__)
-            for step in range(2):
-                seed = step if name == "tensor_parallel" else 2 * step + rank
-                x = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))
-                found, expected = observed(x), theirs(x)
-                torch.testing.assert_close(whole(found), whole(expected))
-                found.sum().backward()
-                expected.sum().backward()
-                for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-                    torch.testing.assert_close(whole(one.grad), whole(other.grad))
-            assert observed.graphs, name
-            calls = [n for g in observed.graphs for n in g.module.graph.nodes if "linear" in str(n.target)]
-            assert calls or name == "tensor_parallel", name
-        torch.distributed.barrier()  # the first process holds the store that the other one still talks to
-    finally:
-        torch.distributed.destroy_process_group()
-    os._exit(0)  # threads of gloo's that are still there as Python ends abort the process, eagerly too (torch 2.13)
+def trains(wrap: Any, rank: int) -> None:
+    """A wrapped model, captured and not, for two steps of training; its blocks are whole graphs."""
+    torch.manual_seed(0)
+    mine, theirs = Net(), Net()
+    theirs.load_state_dict(mine.state_dict())
+    mine, theirs = wrap(mine), wrap(theirs)
+    observed = Observed(mine.__call__)
+    for step in range(2):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(2 * step + rank))
+        found, expected = observed(x), theirs(x)
+        torch.testing.assert_close(whole(found), whole(expected))
+        found.sum().backward()
+        expected.sum().backward()
+        for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(whole(one.grad), whole(other.grad))
+    assert not observed.fallbacks
+    products = [sum("linear" in str(n.target) for n in g.module.graph.nodes) for g in observed.graphs]
+    assert sum(products) >= 3 and all(count != 1 or wrap is not ddp for count in products), products
+    assert wrap is ddp or products.count(2) in (1, 2), products  # a block has two, and both blocks may share a graph
 
 
-def test_blocks_of_wrapped_models_are_captured_and_train_as_in_eager():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(work, (port,), nprocs=2)
+HAPPENED: list[str] = []
+
+
+@torch.library.custom_op("turret_tests::first_layer_backward", mutates_args=())
+def first_layer_backward(gradient: torch.Tensor) -> torch.Tensor:
+    HAPPENED.append("backward of the first layer")
+    return gradient.clone()
+
+
+@torch.library.custom_op("turret_tests::first_layer", mutates_args=())
+def first_layer(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+for _op in (first_layer_backward, first_layer):
+    _op.register_fake(torch.empty_like)
+first_layer.register_autograd(lambda ctx, gradient: first_layer_backward(gradient))
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(5))
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = first_layer(self.layers[0](x))
+        for layer in self.layers[1:]:
+            x = torch.relu_(self.norm(layer(x)))
+        return x
+
+
+def sent(state, bucket):
+    """Sends the gradients of a bucket, and notes when; DDP wants no other annotations than its own."""
+    HAPPENED.append("a bucket is sent")
+    future = torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0] / 2)
+
+
+def overlaps(rank: int) -> None:
+    """Compiled inside of DDP, the first bucket is sent before the backward ends; losses and statistics are eager's."""
+    results = []
+    for options in (None, {"gradient_buckets": True}, {"gradient_buckets": False}):
+        torch.manual_seed(0)
+        model = Deep()
+        inner = model if options is None else turret.compile(model, options={"cache": False, **options})
+        wrapped = nn.parallel.DistributedDataParallel(inner, bucket_cap_mb=2 * 32 * 32 * 4 / 2**20)
+        wrapped.register_comm_hook(None, sent)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        losses = []
+        for step in range(3):
+            HAPPENED.clear()
+            x = torch.randn(8, 32, generator=torch.Generator().manual_seed(2 * step + rank))
+            loss = wrapped(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        results.append((losses, [b.clone() for b in model.buffers()]))
+        early = HAPPENED.index("backward of the first layer") > HAPPENED.index("a bucket is sent")
+        assert early == (options != {"gradient_buckets": False}), (options, HAPPENED)
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0])
+
+
+def work(rank: int) -> None:
+    for wrap in WRAPPERS.values():
+        trains(wrap, rank)
+    overlaps(rank)
+
+
+def test_blocks_of_wrapped_models_are_whole_graphs_train_as_in_eager_and_send_gradients_during_the_backward():
+    in_processes(work)

@@ -17,7 +17,7 @@ import os
 import pytest
 import torch
 
-from tests.plugins.capture.capture_lab import check
+from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.arange(6.0).reshape(2, 3)
 FACTOR = 3
@@ -480,3 +480,14 @@ def test_an_exception_that_leaves_the_function_is_pythons_own(index):
         return y, [1, 2][i]
 
     check(fail, X, index)
+
+
+def test_a_partial_has_the_attributes_of_its_class_and_its_own():
+    scaled = functools.partial(torch.mul, other=2)
+    scaled.tag = 3
+
+    def program(x, function):
+        return function(x) * function.tag, hasattr(function, "__doc__"), function.__module__, dict(function.__dict__)
+
+    (found, *rest), (expected, *others) = Observed(program, fullgraph=True)(X, scaled), program(X, scaled)
+    assert torch.equal(found, expected) and rest == others

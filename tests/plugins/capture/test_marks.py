@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import cmath
+import importlib
 import math
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, check
-from turret.errors import CaptureError, OptionError
+from turret.errors import CaptureError, MarkError, OptionError, RecompileError
 
+DYNAMO = importlib.import_module("torch._dynamo")
 X = torch.arange(1.0, 5.0)
 CALLS = []
 
@@ -178,3 +180,96 @@ def region(x):
 
 def test_a_nested_region_is_part_of_the_graph():
     check(lambda x: region(region(x)) * 2, X, breaks=0, graphs=1)
+
+
+def marked(mark, size=3, **options):
+    made = torch.ones(size, 3)
+    mark(made, 0, **options)
+    return made
+
+
+BROKEN = {
+    "a branch": (DYNAMO.mark_dynamic, {}, lambda x: x * 2 if x.shape[0] == 3 else x, "specialized it to be 3"),
+    "a shape": (DYNAMO.mark_dynamic, {}, lambda x: x.reshape(3, 3) + 1, "specialized it to be 3"),
+    "a range": (
+        DYNAMO.mark_dynamic, {"min": 2, "max": 50}, lambda x: x * 2 if x.shape[0] < 20 else x, "not all sizes to 50",
+    ),
+    "unbacked": (
+        DYNAMO.decorators.mark_unbacked, {}, lambda x: x * 2 if x.shape[0] > 4 else x + 1, "Could not guard on data",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+def test_a_promise_about_a_size_that_the_program_breaks_is_an_error(case):
+    mark, options, program, reason = case
+    with pytest.raises(MarkError, match=reason):
+        turret.compile(program, backend="eager", options={"cache": False})(marked(mark, **options))
+
+
+def test_a_promise_that_is_kept_holds_for_all_sizes():
+    program = lambda x: x * 2 if x.shape[0] < 100 else x  # noqa: E731
+    observed = Observed(program)
+    for size in (3, 4, 5):
+        observed(marked(DYNAMO.mark_dynamic, size, min=2, max=50))
+    assert len(observed.graphs) == 1
+    assert torch.equal(
+        Observed(lambda x: x * 2 if x.shape[0] == 3 else x)(marked(DYNAMO.maybe_mark_dynamic)),
+        torch.full((3, 3), 2.0),
+    )
+
+
+def captures(program, calls, **settings):
+    observed = Observed(program)
+    with DYNAMO.config.patch(**settings):
+        for args in calls:
+            torch.testing.assert_close(observed(*args), program(*args))
+    return len(observed.graphs)
+
+
+SIZES = [(torch.ones(n, 3),) for n in (3, 4, 5)]
+INTS, FLOATS = [(X, n) for n in (3, 4, 5)], [(X, n / 8) for n in (3, 4, 5)]
+
+
+def times(x, n=2):
+    return x * n
+
+
+@pytest.mark.parametrize(
+    ("calls", "settings", "usual", "expected"),
+    [
+        (SIZES, {"assume_static_by_default": False}, 2, 1),
+        (SIZES, {"automatic_dynamic_shapes": False}, 2, 3),
+        (INTS, {"specialize_int": True}, 2, 3),
+        (FLOATS, {"specialize_float": True}, 2, 3),
+        (INTS, {"specialize_int": True, "recompile_limit": 2}, 2, 2),
+    ],
+)
+def test_settings_of_torch_dynamo_mean_the_same_here(calls, settings, usual, expected):
+    assert captures(times, calls) == usual
+    assert captures(times, calls, **settings) == expected
+
+
+def test_recompiles_are_errors_where_torchs_setting_says_so():
+    compiled = turret.compile(times, backend="eager", options={"cache": False})
+    with DYNAMO.config.patch(error_on_recompile=True):
+        compiled(X)
+        with pytest.raises(RecompileError, match="error_on_recompile"):
+            compiled(X[1:])
+
+
+@pytest.mark.parametrize(("names", "calls"), [("L['x']", SIZES), ("y, x", SIZES), (r"L\['n.*", INTS)])
+def test_sources_that_are_named_are_dynamic_from_the_first_capture_on(names, calls):
+    with torch.compiler.config.patch(dynamic_sources=names):
+        assert captures(times, calls) == 1
+
+
+def test_mark_static_in_compiled_code_fixes_sizes():
+    def program(x):
+        DYNAMO.mark_static(x, 0)
+        return x * 2
+
+    observed = Observed(program, fullgraph=True, dynamic=True)
+    for rows in SIZES:
+        observed(*rows)
+    assert len(observed.graphs) == 3

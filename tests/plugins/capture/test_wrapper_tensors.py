@@ -175,3 +175,21 @@ def test_a_parameter_that_is_a_wrapper_is_one():
     observed = Observed(lambda v: v * 2 if isinstance(v, torch.nn.Parameter) else v * (v * 1).tag, fullgraph=True)
     assert_same(observed(weight), weight * 2)
     assert_same(observed(pair(tag=3)), pair(tag=3) * 3)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_a_wrapper_with_gradients_holds_is_read_and_has_no_history(nested):
+    def program(value):
+        made = value * 2
+        return made.first, value.second, made
+
+    mine, theirs = pair(nested=nested, requires_grad=not nested), pair(nested=nested, requires_grad=not nested)
+    assert_same(Observed(program, fullgraph=True)(mine), program(theirs))
+
+
+def test_sizes_of_wrappers_become_symbols():
+    observed = Observed(lambda v: v * v.shape[0])
+    for size in (2, 3, 4, 5):
+        given = Pair(torch.ones(size, 2), torch.arange(2.0 * size).reshape(size, 2))
+        assert_same(observed(given), given * size)
+    assert len(observed.graphs) == 2

@@ -262,6 +262,13 @@ class Program(Work):
                 results.append(Result("buffer", names.index(base), view, offset if view else 0))
         return Shapes((layout,) * len(names), tuple(results))
 
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        larger = [size for size in sizes if size >= key[0] > 0]
+        return None if self.written or not larger else (min(larger),)
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        return [torch.cat([a, a[:1].expand(larger[0] - key[0])]) for a in args]
+
     def run(self, args: list) -> list:
         values = self._compute(args, {})
         return [self._output(values, output) for output in self.outputs]

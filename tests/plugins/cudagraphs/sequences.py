@@ -70,7 +70,13 @@ class Play:
         self.manager = self.new_manager()
         limit = r.choice((1, 3, 128))
         sizes = r.choice((1, 50))
-        self.settings = Settings(outputs, max_recorded_sizes=sizes, rerecord_limit=limit)
+        self.settings = Settings(
+            outputs,
+            further_after_calls=r.choice((1, 4)),
+            capture_sizes=r.choice(((), (), (6,), (8,))),
+            max_recorded_sizes=sizes,
+            rerecord_limit=limit,
+        )
         count = r.randint(1, 3)
         self.programs = [draw_program(self.machine, r, f"f{n}", lambda: self.failing) for n in range(count)]
         self.functions = [self.graphed(p) for p in self.programs]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
@@ -168,6 +171,28 @@ def test_gradients_add_up_over_steps(world: World, outputs: str) -> None:
 
 @BOTH
 @on_acme
+def test_a_checkpoint_with_random_numbers_draws_the_same_again_in_each_replay(world: World, outputs: str) -> None:
+    def block(x):
+        return torch.nn.functional.dropout(torch.tanh(x), 0.5)
+
+    def f(x):
+        return torch.utils.checkpoint.checkpoint(block, x * 2, use_reentrant=False) * 3
+
+    compiled = world.compile(f, **graphs(outputs))
+    seen = []
+    for _ in range(6):
+        x = (torch.rand(4, 16) + 0.5).to("acme").requires_grad_()
+        made = compiled(x)
+        made.sum().backward()
+        kept = made.detach().cpu() != 0
+        slope = 2 * 2 * 3 * (1 - torch.tanh(x.detach().cpu() * 2) ** 2)
+        equal(x.grad.cpu(), torch.where(kept, slope, 0.0))
+        seen.append(kept)
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(seen))
+
+
+@BOTH
+@on_acme
 def test_two_forwards_before_their_backwards_keep_what_these_need(world: World, outputs: str) -> None:
     weight = rand(4, 4, grad=True)
     one = world.compile(lambda x: torch.tanh(x @ weight), **graphs(outputs))
@@ -209,6 +234,66 @@ def test_sizes_that_are_not_named_run_without_a_recording(world: World) -> None:
             equal(compiled(x).cpu(), f(x).cpu())
     dynamic = max(cudagraphs.report().functions, key=lambda told: sum(told.plain_calls.values()))
     assert dynamic.sizes == 1 and any("cudagraph_capture_sizes" in reason for reason in dynamic.plain_calls)
+    assert dynamic.padded_calls == 0  # each row depends on those before it
+
+
+@BOTH
+@on_acme
+def test_a_batch_whose_samples_stand_alone_is_padded_to_the_next_size_that_is_named(world: World, outputs: str) -> None:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4)]
+    model = torch.nn.Sequential(*layers).to("acme")
+
+    def f(x):
+        made = model(x)
+        return made, made.flatten(0, 1) + 1, x.shape[0], x[..., :2]
+
+    compiled = world.compile(f, **graphs(outputs, cudagraph_capture_sizes=(4, 8, 16)))
+    with torch.no_grad():
+        for size in (3, 5, 7, 4, 8, 6, 9, 11, 3, 15, 30):
+            turret.cudagraph_mark_step_begin()
+            x = rand(size, 3, 8)
+            found, expected = compiled(x), f(x)
+            equal(host(*found[:2], found[3]), host(*expected[:2], expected[3]))
+            assert found[2] == size and [t.stride() for t in found[:2]] == [t.stride() for t in expected[:2]]
+    dynamic = max(cudagraphs.report().functions, key=lambda told: told.padded_calls)
+    assert (dynamic.recordings, dynamic.sizes, dynamic.padded_calls) == (3, 3, 7)
+    assert dynamic.plain_calls == {"sizes (30,) are not among cudagraph_capture_sizes": 1}
+
+
+@on_acme
+def test_sections_of_a_batch_are_padded_between_calls_that_are_not(world: World) -> None:
+    w = rand(8, 8)
+
+    def f(x):
+        mixed = torch.mm(x, w).sin()
+        return torch.cumsum(mixed, 0).cos() @ w
+
+    options = {"cudagraph_capture_sizes": (8,), "cudagraph_split_ops": ("aten::cumsum",)}
+    compiled = world.compile(f, **graphs("fresh", **options))
+    for size in (3, 5, 7, 8, 6, 2):
+        x = rand(size, 8)
+        equal(compiled(x).cpu(), f(x).cpu())
+    padded = [told for told in cudagraphs.report().functions if told.padded_calls]
+    assert len(padded) == 2 and all(told.sizes == 1 and told.replays >= 3 for told in padded)
+
+
+@on_acme
+def test_a_training_step_on_batches_of_many_sizes_makes_few_recordings(world: World) -> None:
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours, theirs = (m.to("acme") for m in models)
+    compiled = world.compile(ours, **graphs("fresh"))
+    for _ in range(2):
+        for size in range(2, 14):
+            x = rand(size, 4)
+            for run in (compiled, theirs):
+                run(x).square().sum().backward()
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                equal(a.grad.cpu(), b.grad.cpu())
+    assert all(told.recordings <= 3 for told in cudagraphs.report().functions)
+    assert sum(told.replays for told in cudagraphs.report().functions) >= 4
 
 
 @BOTH

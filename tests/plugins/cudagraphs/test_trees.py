@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.trees import GraphTrees
 
@@ -89,6 +91,41 @@ def test_what_nobody_asked_to_record_is_recorded_after_some_calls_of_its_sizes()
     for n in range(4):
         bench.agree(function, vector(n, 1))
     assert (function.reported().recordings, function.reported().replays) == (1, 4)
+
+
+@pytest.mark.parametrize("outputs", KINDS)
+def test_a_call_is_padded_to_a_size_that_is_named_and_gives_its_own_part(outputs):
+    bench = Bench(outputs)
+    program = bench.program(1, *SCALED, outputs=["t1", "t0[1:]", "i0"])
+    function = bench.graphed(program, capture_sizes=(4, 8))
+    for length in (3, 2, 4, 1, 7, 5, 8, 3, 0):
+        x = torch.arange(length)
+        found = bench.agree(function, x)
+        assert [f.shape[0] for f in found] == [length, max(0, length - 1), length] and found[2] is x
+    told = function.reported()
+    assert (told.recordings, told.sizes, told.padded_calls) == (2, 2, 6)
+    assert told.plain_calls == {"sizes (0,) are not among cudagraph_capture_sizes": 1}
+    assert "6 calls were padded to a size that is recorded" in str(told)
+
+
+def test_what_writes_to_its_inputs_is_not_padded():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, ("add_", "i0", ("i0",)), outputs=["i0"]), capture_sizes=(4,))
+    for length in (3, 3, 4, 4, 3):
+        bench.agree(function, vector(*range(length)))
+    assert (function.reported().recordings, function.reported().padded_calls) == (1, 0)
+
+
+def test_sizes_that_seldom_come_again_are_not_recorded_and_others_are():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    for _ in range(2):
+        for length in range(1, 41):
+            bench.agree(function, vector(*range(length)))
+    assert (function.reported().recordings, function.reported().sizes) == (2, 2)
+    for _ in range(8):
+        bench.agree(function, vector(*range(30)))
+    assert (function.reported().recordings, function.reported().sizes) == (3, 3)
 
 
 @pytest.mark.filterwarnings("error")
@@ -238,6 +275,23 @@ def test_a_call_that_cannot_be_recorded_runs_as_it_is_with_one_warning(outputs):
         bench.agree(function, vector(n, 1))
     told = function.reported()
     assert sum(told.plain_calls.values()) == 4 and all("fails here" in reason for reason in told.plain_calls)
+
+
+@pytest.mark.parametrize("outputs", KINDS)
+def test_a_function_of_which_no_size_can_be_recorded_is_given_up_after_three(outputs):
+    bench = Bench(outputs)
+    is_recorded = lambda: bench.machine.local.recording is not None  # noqa: E731
+    program = bench.program(1, ("fail", "", ()), *SCALED, outputs=["t1"], fails=is_recorded)
+    function = bench.graphed(program)
+    made = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for length in (1, 2, 3, 4, 5):
+            for _ in range(3):
+                bench.agree(function, torch.arange(length))
+            made.append(bench.machine.made + program.runs)
+    assert len(caught) == 3 and function.is_off and function.reported().recordings == 0
+    assert made[4] - made[3] == 3  # calls, and no tries
 
 
 @pytest.mark.parametrize("outputs", KINDS)
@@ -397,6 +451,18 @@ def test_an_input_on_another_device_is_not_recorded():
     function.plain = program.run
     with pytest.warns(match="input 0 is a tensor on meta"):
         assert function([torch.empty(2, dtype=torch.int64, device="meta")]) == ["plain"]
+
+
+def test_an_input_that_nothing_reads_may_lie_anywhere():
+    bench = Bench()
+    program = bench.program(2, *SCALED, outputs=["t1"])
+    program.states = GeneratorStates(unread=frozenset({1}))
+    function = bench.graphed(program)
+    for n in range(4):
+        (found,) = function([vector(n, 1), torch.empty((), device="meta" if n % 2 else "cpu")])
+        assert found.tolist() == [3 * n + 5, 8]
+    assert (function.reported().recordings, function.reported().replays) == (1, 3)
+    assert ("input", 1) not in decided(function)
 
 
 def test_the_report_names_each_decision_and_prints():

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from tests.plugins.joint_graphs import make_context
-from turret.hooks.graph_text import graph_text
+from turret.hooks.text.graph_text import graph_text
 from turret.pipeline.graph_reader import parse
 
 

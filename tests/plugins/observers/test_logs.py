@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import sys
 import threading
@@ -201,3 +202,40 @@ def test_a_compile_that_fails_ends_the_line(monkeypatch):
     with pytest.raises(turret.TurretError):
         turret.compile(torch.sin, plugins=[Broken()])(torch.ones(3))
     assert progress._line.under_way == 0
+
+
+def test_torchs_logs_switch_the_same_artifacts_on(switched, capfd):
+    torch._logging.set_logs(graph_breaks=True, recompiles_verbose=True)
+    try:
+        run((3, 5), (4, 6))
+    finally:
+        torch._logging.set_logs()
+    written = capfd.readouterr().err
+    assert set(re.findall(r"^\[turret \d+ (\S+)\]", written, re.M)) == {"graph_breaks", "recompiles"}
+
+
+def test_the_environment_gives_help(monkeypatch, capsys):
+    monkeypatch.setattr(logs, "_enabled", set())
+    monkeypatch.setenv("TURRET_LOGS", "help,guards")
+    logs._from_environment()
+    written = capsys.readouterr().err
+    assert logs._enabled == {"guards"} and all(name in written for name in (*logs.ARTIFACTS, *logs.STAGES))
+
+
+def test_recompiles_name_the_keys_that_differ_and_say_a_thing_once(switched, capfd):
+    switched("recompiles")
+    compiled = turret.compile(lambda x, d: x * d["a"], backend="eager", options={"cache": False})
+    for given in ({"a": 2}, {"a": 3, "b": 1, "c": 2}, {"b": 1, "a": 2}):
+        compiled(torch.ones(2), given)
+    written = capfd.readouterr().err
+    assert "KEYS d: 'b', 'c' are new" in written and "KEYS d: 'c' is missing" in written
+    assert written.count("'b' is new") == 1
+
+
+def test_an_operation_that_fails_in_the_program_is_told_by_the_programs_error_alone(caplog):
+    def program(x):
+        return x @ torch.ones(5, 5)
+
+    with pytest.raises(RuntimeError, match=r"cannot be multiplied|size mismatch|reduction dim") as caught:
+        turret.compile(program, options={"cache": False})(torch.ones(2, 3))
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING] and caught.value.__context__ is None

@@ -164,6 +164,45 @@ def test_programs_of_writes_do_what_eager_does(lines: list[str]) -> None:
     compared(scope["program"], X, Y, Z)
 
 
+WITH_GRADIENTS = (*STATEMENTS, "kept.append(x * w)", "kept.append((w @ y).tanh())", "kept.append((w * w).exp() * z)",
+    "x.add_(w.detach())", "x.mul_(w.detach() * 0.5)")  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(lines=st.lists(st.sampled_from(WITH_GRADIENTS), min_size=1, max_size=6))
+def test_writes_without_gradients_beside_a_backward_do_what_eager_does(lines: list[str]) -> None:
+    """What the backward saves of an input is what it held before it was written to, or the write comes to nothing."""
+    body = "".join(f"        {line}\n" if "w" not in line or "detach" in line else "" for line in lines)
+    after = "".join(f"    {line}\n" for line in lines if "w" in line and "detach" not in line)
+    scope: dict[str, Any] = {"torch": torch}
+    head = "def program(x, y, z, w):\n    kept = [w * 2]\n    with torch.no_grad():\n        pass\n"
+    exec(f"{head}{body}{after}    return kept\n", scope)
+    program = scope["program"]
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    theirs, ours = [[x.clone() for x in (X, Y, Z)] for _ in range(2)]
+    for _ in range(2):
+        gradients = []
+        for function, inputs in ((program, theirs), (compiled, ours)):
+            w = Z.clone().requires_grad_()
+            kept = function(*inputs, w)
+            gradients.append([torch.autograd.grad(sum(k.sum() for k in kept), w)[0], *kept])
+        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_running_statistics_are_written_where_they_lie_in_training() -> None:
+    watching = Watching()
+    norm = torch.nn.BatchNorm1d(6).double()
+    other = torch.nn.BatchNorm1d(6).double()
+    compiled = turret.compile(norm, plugins=[watching], options={"cache": False, "on_error": "raise"})
+    for _ in range(3):
+        for module in (compiled, other):
+            module(X).square().sum().backward()
+    torch.testing.assert_close(dict(norm.named_buffers()), dict(other.named_buffers()))
+    torch.testing.assert_close([p.grad for p in norm.parameters()], [p.grad for p in other.parameters()])
+    assert len(watching.plans[0].overwritten) == 3
+
+
 def test_checks_of_several_inputs_come_before_the_first_write() -> None:
     def program(x, y, counts):
         for tensor, count in zip((x, y), counts.unbind(), strict=True):

@@ -171,6 +171,27 @@ def test_every_border_has_its_reason_and_the_line(reason):
     assert shown and any("lambda x" in line for line in shown)
 
 
+SIZES_OF_DATA = {
+    "nonzero": lambda x: torch.nonzero(x),
+    "masked_select": lambda x: torch.masked_select(x, x > 0),
+    "a mask, summed": lambda x: x[x > 0].sum(),
+    "unique": lambda x: torch.unique(x),
+    "unique_consecutive": lambda x: torch.unique_consecutive(x),
+    "repeat_interleave": lambda x: torch.repeat_interleave(x, (x > 0).long()),
+    "bincount": lambda x: torch.bincount((x > 0).long()),
+    "a row at a number of data": lambda x: torch.narrow(x, 0, (x > 0).sum().clamp(0, 2).item(), 1),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SIZES_OF_DATA)
+def test_what_has_a_size_or_a_place_that_depends_on_data_is_left_out_and_the_rest_recorded(name):
+    function = SIZES_OF_DATA[name]
+    made, _ = stages(lambda x: (x.sin() * 2, function(x + 1)), torch.randn(6), **DATA)
+    assert True in captured(made) and False in captured(made)
+    assert any("depend" in text or "waits" in text or "mask" in text for text in reasons(made))
+
+
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.bool, [False]), (torch.int64, [])])
 def test_a_mask_is_counted_on_the_host_and_an_index_is_not(dtype, expected):
     host = torch.device("cpu")

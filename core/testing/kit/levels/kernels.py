@@ -98,9 +98,10 @@ def check_loops(loops: DrawnLoops, subject: Subject) -> None:
 
     expected = run_program(loops.program(), loops.arguments())
     program = loops.program(subject.device)
-    given = {"plugins": [*subject.to_give, subject.observer], "options": {"cache": False, **subject.options}}
-    schedule = turret.schedule(program, **given)
-    run = turret.load(turret.codegen(schedule, **given), **given)
+    plugins, options = [*subject.to_give, subject.observer], {"cache": False, **subject.options}
+    schedule = turret.schedule(program, plugins=plugins, options=options)
+    plan = turret.codegen(schedule, plugins=plugins, options=options)
+    run = turret.load(plan, plugins=plugins, options=options)
     found = run(loops.arguments(subject.device))
     differing = [d for k, (a, b) in enumerate(zip(expected, found, strict=True)) for d in _differences(k, a, b, loops)]
     if differing:

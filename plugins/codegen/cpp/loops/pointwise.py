@@ -156,6 +156,7 @@ def _emit_tiled(emitter: Emitter, lane: Var, across: Var, transposed: list[Expr]
     width = _tile_width(lane, across, transposed)
     others = tuple(v for v in emitter.nest.outer if v is not lane and v is not across)
     task, rows = open_tasks(emitter, emitter.base, others, Blocks(across, width), work)
+    assert rows is not None
     number = emitter.fresh("v")
     blocks = Blocks(lane, width)
     end = emitter.size(lane.extent)

@@ -44,8 +44,9 @@ def row_form(nest: Nest) -> RowForm:
     along = max(reversed(nest.inner), key=lambda v: vector_fitness(nest, v))
     across = max(reversed(nest.outer), key=lambda v: vector_fitness(nest, v), default=None)
     least = 0.3 if scans else 1.2 * vector_fitness(nest, along)
-    vertical = across is not None and vector_fitness(nest, across) > least
-    lane = across if vertical else nest.inner[-1] if scans else along
+    lane, vertical = nest.inner[-1] if scans else along, False
+    if across is not None and vector_fitness(nest, across) > least:
+        lane, vertical = across, True
     outer = product(static_extent(v, 4096) for v in nest.outer)
     inner = product(static_extent(v, 65536) for v in nest.inner)
     few = outer <= 16384 and inner >= 256 if vertical else outer <= 4 and inner >= 32768

@@ -1,7 +1,7 @@
 """Autotuning: a kernel's configurations timed on the device, and the fastest remembered on disk.
 
-A choice is kept under the device's name, the kernel and the sizes it was timed with, so that other processes and
-other machines with that device read it.
+A choice is kept under the device's name and driver, the kernel and the sizes it was timed with, so that other processes
+and other machines with that device read it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Tuner:
     def __init__(self, cache: Store, target: Target) -> None:
         self.cache, self.target, self.index = cache, target, target.index or 0
         self.device = device_for(target.device_type)
-        self.device_name = self.device.properties(self.index).name
+        self.device_name = f"{self.device.properties(self.index).name} {self.device.driver(self.index)}"
 
     def best(self, candidates: Sequence[Candidate], declarations: Mapping[str, TensorDecl]) -> Candidate:
         """The fastest of a kernel's configurations; the first where there is nothing to time it with.
@@ -112,6 +112,11 @@ class Tuner:
         return median(self.device.times(self.index, run, flush.zero_, WARM_UPS + REPEATS)[WARM_UPS:])
 
 
+def sample(decl: TensorDecl, device: str) -> torch.Tensor:
+    """A tensor of a layout, with values that kernels can be timed on."""
+    return _sample(decl, device).as_strided(decl.shape, decl.stride)
+
+
 def _is_static(decl: TensorDecl) -> bool:
     return all(isinstance(v, int) for v in (*decl.shape, *decl.stride))
 
@@ -129,5 +134,5 @@ def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
     parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
     parameters += map(Number, (*kernel.streams, *[0] * compiled.hidden_pointers))
     counts = (*kernel.grid, "1", "1", "1")[:3]
-    grid = tuple(expression(count, {}, dict(config.constants)) for count in counts)
-    return KernelLaunch(0, tuple(parameters), grid)
+    x, y, z = (expression(count, {}, dict(config.constants)) for count in counts)
+    return KernelLaunch(0, tuple(parameters), (x, y, z))

@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 import traceback
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 _ENTRY = re.compile(r"\.entry\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)", re.DOTALL)
 
@@ -85,7 +85,7 @@ def _load_compiler() -> None:
     triton.runtime.cache.triton_key = lambda: triton.__version__
 
 
-def receive(stream: BinaryIO) -> dict[str, Any] | None:
+def receive(stream: IO[bytes]) -> dict[str, Any] | None:
     """The next message, or None at the end."""
     head = stream.read(4)
     if len(head) < 4:
@@ -95,7 +95,7 @@ def receive(stream: BinaryIO) -> dict[str, Any] | None:
     return json.loads(body) if len(body) == length else None
 
 
-def send(stream: BinaryIO, value: dict[str, Any]) -> None:
+def send(stream: IO[bytes], value: dict[str, Any]) -> None:
     """Write one message."""
     body = json.dumps(value).encode()
     stream.write(struct.pack(">I", len(body)) + body)

@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turret.errors import CodegenError
 from turret.plugins.codegen.triton.compilation.worker import receive, send
@@ -56,11 +56,23 @@ class _Worker:
             env=environment,
         )
 
+    @property
+    def requests(self) -> IO[bytes]:
+        """The pipe to the process."""
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """The pipe from it."""
+        assert self.process.stdout is not None
+        return self.process.stdout
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer, or None where the process died."""
         try:
-            send(self.process.stdin, request)
-            return receive(self.process.stdout)
+            send(self.requests, request)
+            return receive(self.answers)
         except (OSError, ValueError):
             return None
 
@@ -71,7 +83,7 @@ class _Worker:
 
     def stop(self) -> None:
         """End the process; it removes its files when its input ends."""
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (self.requests, self.answers):
             with contextlib.suppress(OSError):
                 stream.close()
         try:
@@ -249,7 +261,7 @@ def _forget() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for pool in _pools.values():
         for worker in pool._running:
-            for stream in (worker.process.stdin, worker.process.stdout):
+            for stream in (worker.requests, worker.answers):
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(nothing, stream.fileno(), inheritable=False)
     os.close(nothing)

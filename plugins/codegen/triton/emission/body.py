@@ -6,6 +6,7 @@ from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.matrix import matrix_grid, write_matrix
 from turret.plugins.codegen.triton.emission.operators import scalar_text
 from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
@@ -28,7 +29,10 @@ def write_body(emitter: Emitter) -> None:
     """Write everything between the kernel's signature and its end."""
     tiling = emitter.tiling
     if tiling.program is not None:
-        _sweep(emitter)
+        _sweep(emitter, tiling.program)
+        return
+    if tiling.matrix is not None:
+        write_matrix(emitter, tiling.matrix, lambda stores, scope: _store_all(emitter, stores, scope))
         return
     _open_tiles(emitter)
     scope = emitter.base
@@ -48,6 +52,8 @@ def write_body(emitter: Emitter) -> None:
 
 def grid_text(emitter: Emitter) -> str:
     """How many programs run, as Python text over size symbols and block sizes."""
+    if emitter.tiling.matrix is not None:
+        return matrix_grid(emitter, emitter.tiling.matrix)
     if emitter.tiling.program is not None:
         return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
     counts = [
@@ -81,16 +87,19 @@ def _open_tiles(emitter: Emitter) -> None:
             base.variables[row.variable] = "r"
 
 
-def _sweep(emitter: Emitter) -> None:
-    """Each program walks its rows in blocks: stores what belongs to a row, and adds up what is summed across them."""
+def _sweep(emitter: Emitter, program: tuple[Var, ...]) -> None:
+    """Each program walks its rows in blocks: stores what belongs to a row, and adds up what is summed across them.
+
+    ``program``: the loops whose points are programs.
+    """
     tiling, base = emitter.tiling, emitter.base
     rows, row = tiling.tiles
     wide = ".to(tl.int64)" if emitter.wide else ""
     base.line(f"program = tl.program_id(0){wide}")
-    extents = tuple(v.extent for v in tiling.program)
+    extents = tuple(v.extent for v in program)
     number = Var("program", product(extents))
     base.variables[number] = "program"
-    for variable, place in zip(tiling.program, unflatten(number.index, extents), strict=True):
+    for variable, place in zip(program, unflatten(number.index, extents), strict=True):
         base.variables[variable] = emitter.index(place, base)
     base.line(f"r = {_range(emitter, row)}")
     base.variables[row.variable] = "r"

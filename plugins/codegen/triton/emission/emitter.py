@@ -13,7 +13,7 @@ from turret.errors import UnsupportedError
 from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
-from turret.ir.expr import OPS, Expr
+from turret.ir.expr import OPS, Expr, expr_of
 from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, combine_text, scalar_text
 from turret.plugins.codegen.triton.emission.scopes import Scope
@@ -124,7 +124,7 @@ class Emitter(TextEmitter):
         if isinstance(atom, Var):
             return scope.variable(atom)
         if isinstance(atom, Value):
-            text = self.value(atom.expr, scope, mask)
+            text = self.value(expr_of(atom), scope, mask)
             low, high = atom.bounds()
             if not self.wide and isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31:
                 return self.named(scope, ("narrow", text), "k", f"{text}.to(tl.int32)")
@@ -161,8 +161,8 @@ class Emitter(TextEmitter):
             raise UnsupportedError(f"Triton kernels do not know the node {expr.op!r}")
         triton_type(expr.dtype)
         if expr.op in _COMPARISONS:
-            narrow = [self._narrow(arg, scope) for arg in expr.args]
-            if all(text is not None for text in narrow) and any(arg.op != "const" for arg in expr.args):
+            narrow = [text for arg in expr.args if (text := self._narrow(arg, scope)) is not None]
+            if len(narrow) == len(expr.args) and any(arg.op != "const" for arg in expr.args):
                 return scalar_text(expr, narrow)
         return scalar_text(expr, self._operands(expr, scope, mask), self.half)
 

@@ -27,7 +27,9 @@ class RowWriter:
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter, self.tiling = emitter, emitter.tiling
-        self.row = self.tiling.row
+        row = self.tiling.row
+        assert row is not None  # there are reductions where a nest has rows alone
+        self.row = row
         self.axis = len(self.tiling.tiles) - 1
         self.outer = frozenset(tile.variable for tile in self.tiling.tiles[:-1])
         emitter.row_writer, emitter.scan_writer = self.reduction, self.scan

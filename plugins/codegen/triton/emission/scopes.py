@@ -14,4 +14,5 @@ class Scope(TextScope):
 
     def close(self) -> None:
         """Hand the finished block to the parent."""
+        assert self.parent is not None
         self.parent.lines += [self.header, *(f"    {line}" for line in self.lines or ["pass"])]

@@ -88,7 +88,7 @@ class Facts(ExprFacts):
             found = expr.variables.union(*map(self.span, expr.children()))
             if self.is_along_row(expr):
                 found |= {tile.variable for tile in self.tiling.tiles}
-            if self.is_row(expr):
+            if self.tiling.row is not None and self.is_row(expr):
                 found -= {self.tiling.row.variable}
             self._spans[expr] = found
         return found

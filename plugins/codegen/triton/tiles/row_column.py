@@ -35,6 +35,12 @@ def one_pass(schedule: Schedule, properties: DeviceProperties) -> Schedule:
     return schedule
 
 
+def _kernel(schedule: Schedule, number: int) -> Kernel:
+    step = schedule.steps[number]
+    assert isinstance(step, Kernel), step
+    return step
+
+
 def _roots(kernel: Kernel) -> list[Expr]:
     return [root for store in kernel.stores for root in store.roots]
 
@@ -52,36 +58,36 @@ def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[i
     borders = {section.first for section in schedule.sections}
     for first, host in enumerate(schedule.steps):
         parts = _shares(host, properties)
-        if not parts:
+        if not parts or not isinstance(host, Kernel):
             continue
-        for second in _later_guests(schedule, first, borders):
+        for second in _later_guests(schedule, first, host, borders):
             yield first, second, parts
-        for second in _earlier_guests(schedule, first, borders):
+        for second in _earlier_guests(schedule, first, host, borders):
             yield first, second, parts
 
 
-def _later_guests(schedule: Schedule, host: int, borders: set[int]) -> Iterator[int]:
+def _later_guests(schedule: Schedule, at: int, host: Kernel, borders: set[int]) -> Iterator[int]:
     """Kernels behind a row kernel that read nothing which is made between the two."""
     made: set[str] = set()
-    for number in range(host + 1, len(schedule.steps)):
+    for number in range(at + 1, len(schedule.steps)):
         guest = schedule.steps[number]
         if number in borders or not isinstance(guest, (Kernel, StridedView)):
             return  # a call or a copy may write to what the guest would now read earlier
         if isinstance(guest, Kernel):
-            if _fits(schedule.steps[host], guest) and not made & {node.tensor for node in loads(*_roots(guest))}:
+            if _fits(host, guest) and not made & {node.tensor for node in loads(*_roots(guest))}:
                 yield number
             made |= {store.tensor for store in guest.stores}
         else:
             made.add(guest.tensor.name)
 
 
-def _earlier_guests(schedule: Schedule, host: int, borders: set[int]) -> Iterator[int]:
+def _earlier_guests(schedule: Schedule, at: int, host: Kernel, borders: set[int]) -> Iterator[int]:
     """Kernels in front of a row kernel that can wait for it."""
-    for number in range(host - 1, -1, -1):
+    for number in range(at - 1, -1, -1):
         guest = schedule.steps[number]
         if number + 1 in borders or not isinstance(guest, (Kernel, StridedView)):
             return
-        if isinstance(guest, Kernel) and _fits(schedule.steps[host], guest) and _may_wait(schedule, number, host):
+        if isinstance(guest, Kernel) and _fits(host, guest) and _may_wait(schedule, number, guest, at):
             yield number
 
 
@@ -89,9 +95,9 @@ def _reads(step: Step) -> set[str]:
     return {node.tensor for node in loads(*_roots(step))} if isinstance(step, Kernel) else set(used(step))
 
 
-def _may_wait(schedule: Schedule, guest: int, host: int) -> bool:
+def _may_wait(schedule: Schedule, guest: int, kernel: Kernel, host: int) -> bool:
     """Whether a kernel may run after a later one: nobody reads its results before, and what it reads is kept."""
-    steps, kernel, buffers = schedule.steps, schedule.steps[guest], schedule.memory.buffers
+    steps, buffers = schedule.steps, schedule.memory.buffers
     made = {store.tensor for store in kernel.stores}
     if any(made & _reads(step) for step in steps[guest + 1 : host + 1]):
         return False
@@ -187,7 +193,7 @@ def _mapping(host: Kernel, guest: Kernel) -> dict[Var, Index]:
 
 
 def _joined(schedule: Schedule, first: int, second: int, parts: int) -> Schedule:
-    host, guest = schedule.steps[first], schedule.steps[second]
+    host, guest = _kernel(schedule, first), _kernel(schedule, second)
     outer = tuple(v for v in host.outer if v.extent != 1)
     share = Var("share", parts)
     row = Var("row", product(v.extent for v in outer) // parts)

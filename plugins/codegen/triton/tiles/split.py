@@ -14,14 +14,17 @@ import torch
 
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.conditions import operand_guard
+from turret.ir.contraction import has_matrix_product
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
+from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
+from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row
+from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row, moved_values
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
@@ -29,8 +32,11 @@ LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
 COLUMNS, NARROWEST = 64, 16
 """Rows that one program takes where they lie side by side, and the fewest (two sectors of float32)."""
-RESIDENT = {True: 2, False: 8}
+RESIDENT = {True: 2, False: 6}
 """Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
+BLOCK_COLUMNS, BLOCKS, MOST_PARTS = 32, 12, 256
+"""Rows side by side that are read once fit in blocks: how many a block takes, how many blocks a multiprocessor may
+have, and into how many parts a row may be cut, so that the second stage has its parts in one block, too."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
 
@@ -43,7 +49,9 @@ def split(
     inner = tuple(v for v in kernel.inner if v.extent != 1)
     if not inner or not _is_splittable(kernel, inner):
         return Stages((kernel,))
-    parts = _parts(kernel, outer, inner, declarations, properties, hints)
+    parts = _matrix_parts(kernel, declarations, properties, hints)
+    if parts is None:
+        parts = _parts(kernel, outer, inner, declarations, properties, hints)
     if parts < 2:
         return Stages((kernel,))
     return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, parts).run()
@@ -62,6 +70,17 @@ def _is_splittable(kernel: Kernel, inner: tuple[Var, ...]) -> bool:
     return bool(rows) and not any(
         node.op == "scan" or node.payload.kind in ("welford", "argmin", "argmax") for node in others
     )
+
+
+def _matrix_parts(
+    kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties, hints: Mapping[str, int]
+) -> int | None:
+    """Into how many parts to split the depth of a product of matrices; None for other kernels."""
+    if not any(has_matrix_product(root) for root in _roots(kernel.stores)):
+        return None
+    nest = normalise(kernel, declarations, hints)
+    form = matrix_form(nest)
+    return None if form is None else depth_parts(nest, form, properties)
 
 
 def _parts(
@@ -88,9 +107,31 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    resident = RESIDENT[contiguous] * properties.multiprocessors
-    wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted, hinted(inner[0].extent, hints), row)
+    return _resident_parts(nest, contiguous, rows, row, hinted(inner[0].extent, hints), properties)
+
+
+def _resident_parts(
+    nest: Nest, contiguous: bool, rows: int, row: int, head: int | None, properties: DeviceProperties
+) -> int:
+    """Parts that give every multiprocessor the programs that it should have."""
+    programs = rows if contiguous else -(-rows // COLUMNS)
+    wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
+    if contiguous:
+        return _near_divisor(wanted, head, row)
+    return _blocks(nest, rows, row, head, properties) or _near_divisor(min(wanted, MOST_PARTS), head, row)
+
+
+def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
+    """Parts that lie in one block each, for rows side by side of which one value a point is read; 0 for too many."""
+    if moved_values(nest) != 1:
+        return 0
+    abreast = -(-columns // BLOCK_COLUMNS)
+    least = -(-row // PERSISTENT_OUTER)
+    enough = -(-properties.multiprocessors // abreast)
+    wanted = max(least, min(enough, row // LEAST_CHUNK[False]))
+    most = min(MOST_PARTS, 2 * wanted, BLOCKS * properties.multiprocessors // abreast)
+    length = row if head is None or head < wanted else head
+    return next((parts for parts in range(max(wanted, 2), most + 1) if length % parts == 0), 0)
 
 
 def _near_divisor(wanted: int, head: int | None, row: int) -> int:

@@ -29,9 +29,9 @@ def entered(*frames: Running) -> CallStack:
 
 
 def test_the_place_is_the_innermost_line_and_the_text_names_all_lines():
-    assert CallStack().place() == "" and CallStack().text() == ""
+    assert CallStack().location() == "" and CallStack().text() == ""
     stack = entered(Running(1), Running(3))
-    assert stack.place() == f"{__file__}:3"
+    assert stack.location() == f"{__file__}:3"
     first, quoted, second, *_ = stack.text().splitlines()
     assert first == f'  File "{__file__}", line 1, in <module>' and quoted == '    """' + __doc__ + '"""'
     assert second == f'  File "{__file__}", line 3, in <module>'

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import re
 import socket
-import traceback
+import warnings
 
 import pytest
 import torch
 from torch import distributed as dist
-from torch import multiprocessing
 
 import turret
+from tests.distributed_lab import in_processes
 from turret.hooks.hookspecs import hookimpl
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
@@ -68,31 +68,73 @@ def compare(program, x) -> None:
     assert watch.graphs == 1 and not watch.breaks, watch.breaks
 
 
-def process(rank: int, port: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    try:
-        x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
-        compare(functional, x)
-        compare(in_place, x)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    dist.destroy_process_group()
-    os._exit(0)  # threads of gloo's that are still there as Python ends abort the process, eagerly too (torch 2.13)
+class Plans:
+    """The collectives of each plan, in their order."""
+
+    def __init__(self) -> None:
+        self.collectives: list[str] = []
+
+    @hookimpl
+    def turret_event(self, event) -> None:
+        if event.kind == "product" and event.stage == "codegen":
+            self.collectives += re.findall(r"_c10d_functional::(\w+)", str(event.product))
+
+
+def uneven(x, rank):
+    """Reads other results on each process, in another order than they are asked for, of sizes that differ."""
+    from torch.distributed import _functional_collectives as functional
+
+    own = torch.cat([x.reshape(-1)] * (rank + 1))
+    first = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    second = functional.all_gather_tensor(x + 1, 0, dist.group.WORLD)
+    again = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    third = functional.reduce_scatter_tensor(x.sin(), "sum", 0, dist.group.WORLD)
+    return (own.exp().sum() + third.sum(), second * 2) if rank else (own.cos(), again.sum() + first)
+
+
+def compare_order(x, rank: int) -> None:
+    plans = Plans()
+    compiled = turret.compile(uneven, options={"on_error": "raise", "cache": False}, plugins=[plans])
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, rank), uneven(x, rank))
+    started = [name for name in plans.collectives if name != "wait_tensor"]
+    assert started == ["all_reduce", "all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor"]
+    assert plans.collectives.count("wait_tensor") == len(started)
+    orders: list = [None, None]
+    dist.all_gather_object(orders, started)
+    assert orders[0] == orders[1]
+
+
+def says_that_ranks_differ(x, rank: int) -> None:
+    """One process compiles a sum, and the other one in its place a gathering, each beside the other's eager call."""
+    from torch.distributed import _functional_collectives as functional
+
+    programs = [
+        lambda v: functional.all_reduce(v, "sum", dist.group.WORLD) + 0,
+        lambda v: functional.all_gather_tensor(v, 0, dist.group.WORLD) + 0,
+    ]
+    said: list[str] = []
+    for number, program in enumerate(programs):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = turret.compile(program, options={"cache": False})(x) if rank == number else program(x)
+        torch.testing.assert_close(found, program(x))
+        said += [str(warning.message) for warning in caught if "compiled other collectives" in str(warning.message)]
+        dist.barrier()
+    assert len(said) == rank, said
+    assert not said or "is all_gather_into_tensor in process 1 and all_reduce in process 0" in said[0], said
+
+
+def process(rank: int) -> None:
+    x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
+    compare(functional, x)
+    compare(in_place, x)
+    compare_order(x, rank)
+    says_that_ranks_differ(x, rank)
 
 
 def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=process, args=(rank, port)) for rank in range(2)]
-    for one in processes:
-        one.start()
-    for one in processes:
-        one.join(timeout=200)
-    assert [one.exitcode for one in processes] == [0, 0]
+    in_processes(process)
 
 
 @pytest.fixture

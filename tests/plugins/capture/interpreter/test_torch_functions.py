@@ -118,7 +118,7 @@ def test_functions_of_torch_ask_what_answers_for_itself():
 
 
 def test_all_ways_to_ask_whether_code_is_compiled_answer_yes():
-    import torch._dynamo as dynamo  # noqa: TID251
+    import torch._dynamo as dynamo
 
     def f(x):
         answers = dynamo.is_compiling(), torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()

@@ -20,6 +20,7 @@ def install() -> None:
     interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(
         interpreter.InterpreterBuilder.create_atomic_rmw
     )
+    interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16(interpreter.InterpreterBuilder.create_dot)
     interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
     interpreter._patch_lang_tensor = _scalars_as_indices(interpreter._patch_lang_tensor)
     interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
@@ -108,6 +109,22 @@ def _atomic_bfloat16(original: Any) -> Any:
         return interpreter.TensorHandle(before, value.dtype.scalar)
 
     return create_atomic_rmw
+
+
+def _dot_of_bfloat16(original: Any) -> Any:
+    """Products of bfloat16 matrices; as it stands their bits are multiplied as integers."""
+
+    def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
+        return original(self, _widened(left), _widened(right), *rest)
+
+    return create_dot
+
+
+def _widened(value: Any) -> Any:
+    if value.dtype.scalar != tl.bfloat16:
+        return value
+    data = torch.from_numpy(np.ascontiguousarray(value.data).view(np.int16)).view(torch.bfloat16)
+    return interpreter.TensorHandle(data.to(torch.float32).numpy(), tl.float32)
 
 
 def _typed_comparisons(original: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import turret
 from turret.errors import PluginError
 from turret.hooks import plugin_manager
-from turret.hooks.plugin_order import IN_TURN, in_order
+from turret.hooks.registration.plugin_order import IN_TURN, in_order
 
 NAMES = ("A", "B", "C", "D")
 

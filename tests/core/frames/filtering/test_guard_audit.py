@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import turret
 from turret.errors import OptionError, TurretWarning
-from turret.frames.guard_audit import GuardAudit
+from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, GuardSet
 from turret.frames.sources import LocalSource

@@ -8,8 +8,8 @@ import torch
 
 import turret
 from turret.errors import StageError
-from turret.hooks.blame import Owned, blame, blamed
 from turret.hooks.devices import device_for
+from turret.hooks.registration.blame import Owned, blame, blamed
 from turret.ir import call, constant
 
 aten = torch.ops.aten
@@ -183,7 +183,7 @@ def test_a_device():
 
 def test_what_is_no_device():
     error = error_of(failing("turret_device", lambda self: 3), Innocent())
-    assert "plugin 'tests.core.hooks.test_blame.Culprit': turret_device gave 3" in str(error)
+    assert "plugin 'tests.core.hooks.registration.test_blame.Culprit': turret_device gave 3" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.errors import UnsupportedError
 from turret.plugins.joint.interpreter import CapturedRun, HigherOrderRule
-from turret.plugins.joint.ops.control_flow import cond, map_rows, scan, while_loop
+from turret.plugins.joint.ops.higher_order.control_flow import cond, map_rows, scan, while_loop
 
 _region_ids = itertools.count(1)
 

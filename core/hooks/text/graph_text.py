@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.hooks.notation import constant_text, dtype_text, layout_text, name_text, value_text
+from turret.hooks.text.notation import constant_text, dtype_text, layout_text, name_text, value_text
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 META = ("original_aten", "captured_call", "partitioner_tag", "recompute", "ac_graph_id")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turret.errors import PluginError, Stage, StageError, VerificationError
-from turret.hooks.blame import owner
 from turret.hooks.products import NodePlacement, Placement, StageGraph
+from turret.hooks.registration.blame import owner
 from turret.plan import Plan
 
 
@@ -36,7 +36,7 @@ def check_table(stage: Stage, plugin: str, table: Any) -> None:
             raise StageError(stage, plugin, f"the entry of {op} is {function!r}; expected a function")
 
 
-def lowering_at_fault(graph: StageGraph, lowerings: Mapping[Any, Callable], error: Any) -> str:
+def lowering_at_fault(graph: StageGraph, lowerings: Mapping[Any, Callable[..., Any]], error: Any) -> str:
     """The plugin whose lowering made the statement that an error is about, where it is not a built-in one."""
     origins = getattr(getattr(error, "where", None), "origins", ())
     targets = [node.target for node in graph.module.graph.nodes if node.name in origins]

@@ -1,0 +1,1 @@
+"""How products are written as text."""

@@ -1,0 +1,36 @@
+"""Where the functions of torch lie that are written in C++, by which they are told from a program's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._device
+
+torch_c = torch._C
+"""The module of them all; what a guard asks of the thread is asked of it."""
+autograd_c = torch._C._autograd
+"""Autograd's part of it."""
+TensorBase = torch._C.TensorBase
+"""The class in C++ that ``torch.Tensor`` derives from: most methods are its own."""
+VariableFunctions: Any = torch._C._VariableFunctions
+"""Operations on tensors, which are in ``torch`` by the same names."""
+nn_c = torch._C._nn
+"""The kernels of layers."""
+FUNCTION_HOMES: tuple[Any, ...] = (
+    VariableFunctions,
+    nn_c,
+    torch._C._linalg,  # type: ignore[attr-defined]
+    torch._C._fft,  # type: ignore[attr-defined]
+    torch._C._special,  # type: ignore[attr-defined]
+    torch._C._nested,  # type: ignore[attr-defined]
+    torch._C._sparse,  # type: ignore[attr-defined]
+    torch._VF,
+)
+"""Modules of operations on tensors, and objects that act as such."""
+device_constructors = torch.utils._device._device_constructors
+"""The functions that a default device is an argument of."""
+group_tensors_by_device_and_dtype = torch._C._group_tensors_by_device_and_dtype
+"""What optimizers sort their parameters with; it reads none."""
+log_api_usage_once = torch._C._log_api_usage_once
+"""Counts calls for torch's makers, if at all: nothing in a program sees it."""

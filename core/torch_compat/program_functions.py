@@ -1,0 +1,26 @@
+"""Functions with private names that programs, or torch's own layers and optimizers, call by them.
+
+Capture answers for their calls itself, or makes calls of them nodes of a graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.optim import optimizer
+
+torch_assert = torch._assert
+"""An assertion that ``torch.fx`` keeps."""
+assert_async = torch._assert_async
+"""An assertion on a tensor that is checked when the kernel runs."""
+shape_as_tensor = torch._shape_as_tensor
+"""The sizes of a tensor as one."""
+safe_softmax = torch._safe_softmax
+"""A softmax that is zero where all scores are minus infinity."""
+make_subclass = torch.Tensor._make_subclass
+"""A tensor of another class in the same memory."""
+use_grad_for_differentiable = optimizer._use_grad_for_differentiable
+"""The decorator of the ``step`` of optimizers."""
+value_of = optimizer._get_value
+"""What an optimizer reads a number of its state with."""
+stack_if_compiling = optimizer._stack_if_compiling
+"""What it puts numbers together with."""

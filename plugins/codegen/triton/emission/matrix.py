@@ -1,0 +1,122 @@
+"""The body of a kernel that computes products of matrices: a tile of sums in registers, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from turret.ir.contraction import Contraction
+from turret.ir.expr import Expr
+from turret.ir.index import Var, product, unflatten
+from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, operand_of
+from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile
+
+GROUP = 8
+"""Rows of tiles that are computed side by side, so that what they read of the right operand is still in the cache."""
+
+
+def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
+    """How many programs run, as Python text."""
+    counts = [f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles]
+    if form.batch:
+        counts.append(size_text(product(v.extent for v in form.batch), lambda name: name))
+    return " * ".join(counts)
+
+
+def write_matrix(emitter: Emitter, form: MatrixForm, store: Callable[[list[FlatStore], Scope], None]) -> None:
+    """Write the body: where the program's tile is, its sums over the depth, and the stores."""
+    _open_tiles(emitter, form)
+    base = emitter.base
+    found = matrix_products(emitter.tiling.stores, form)
+    scope = Scope(base, f"for depth in range(0, {emitter.size(form.depth.extent)}, RBLOCK):")
+    wide = ".to(tl.int64)" if emitter.wide else ""
+    scope.line(f"rows_of = (depth + tl.arange(0, RBLOCK))[None, :]{wide}")
+    scope.line(f"columns_of = (depth + tl.arange(0, RBLOCK))[:, None]{wide}")
+    masked = _needs_mask(emitter, form)
+    if masked:
+        extent = emitter.size(form.depth.extent)
+        scope.line(f"rows_inside = rows_of < {extent}")
+        scope.line(f"columns_inside = columns_of < {extent}")
+    writer = _Factors(emitter, form, scope, masked)
+    totals = [_sum(emitter, writer, node) for node in found]
+    scope.close()
+    for node, total in zip(found, totals, strict=True):
+        base.names[node.node, None] = total
+    store(list(emitter.tiling.stores), base)
+
+
+def _sum(emitter: Emitter, writer: _Factors, node: Contraction) -> str:
+    total = emitter.fresh("total")
+    emitter.base.line(f"{total} = tl.zeros({emitter.shape(frozenset(emitter.tiles))}, tl.float32)")
+    y, _ = emitter.tiling.tiles
+    factors = (node.left, node.right) if y.variable in node.left.variables else (node.right, node.left)
+    left, right = (writer.block(factor, along) for factor, along in zip(factors, ("rows", "columns"), strict=True))
+    writer.scope.line(f"{total} = tl.dot({left}, {right}, {total})")
+    return total
+
+
+def _needs_mask(emitter: Emitter, form: MatrixForm) -> bool:
+    extent = form.depth.extent
+    blocks = [dict(config.constants)["RBLOCK"] for config in emitter.tiling.configs]
+    return not isinstance(extent, int) or any(extent % block for block in blocks)
+
+
+class _Factors:
+    """Blocks of the factors at one step of the depth, each loaded once."""
+
+    def __init__(self, emitter: Emitter, form: MatrixForm, scope: Scope, masked: bool) -> None:
+        self.emitter, self.form, self.scope, self.masked = emitter, form, scope, masked
+        self.known: dict[tuple[Expr, str], str] = {}
+
+    def block(self, factor: Expr, side: str) -> str:
+        """The name of the block of a factor whose depth lies along its ``rows`` or its ``columns``.
+
+        What lies beyond the depth is zero on both sides: a zero times whatever memory held may be a NaN.
+        """
+        if (factor, side) not in self.known:
+            operand = operand_of(factor, self.form.depth)
+            assert operand is not None
+            self.known[factor, side] = self._load(operand, side)
+        return self.known[factor, side]
+
+    def _load(self, operand: Operand, side: str) -> str:
+        emitter, tiles = self.emitter, self.emitter.tiling.tiles
+        along: Tile = tiles[0] if side == "rows" else tiles[1]
+        start = emitter.index(operand.start, emitter.base)
+        start = emitter.named(emitter.base, ("start", start), "start", start)
+        step = "" if operand.step == 1 else f" * {emitter.size(operand.step)}"
+        masks = [emitter.tile_mask(along, emitter.base)] if emitter.tiling.needs_mask(along) else []
+        masks += [f"{side}_inside"] if self.masked else []
+        arguments = [f"{emitter.pointer(operand.load.tensor)} + ({start} + {side}_of{step})"]
+        if masks:
+            arguments += [f"mask={' & '.join(masks)}", "other=0.0"]
+        name = emitter.fresh("block")
+        self.scope.line(f"{name} = tl.load({', '.join(arguments)})")
+        return name
+
+
+def _open_tiles(emitter: Emitter, form: MatrixForm) -> None:
+    """Bind the variables of the tiles and of the batch."""
+    base, (y, x) = emitter.base, emitter.tiling.tiles
+    wide = ".to(tl.int64)" if emitter.wide else ""
+    base.line(f"program = tl.program_id(0){wide}")
+    for tile in (y, x):
+        base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
+    if form.batch:
+        base.line("batch = program // (ycount * xcount)")
+        base.line("program = program % (ycount * xcount)")
+        extents = tuple(v.extent for v in form.batch)
+        number = Var("batch", product(extents))
+        base.variables[number] = "batch"
+        for variable, place in zip(form.batch, unflatten(number.index, extents), strict=True):
+            text = emitter.index(place, base)
+            base.variables[variable] = emitter.named(base, ("batch", text), "batch", text)
+    base.line(f"first = program // ({GROUP} * xcount) * {GROUP}")
+    base.line(f"height = tl.minimum(ycount - first, {GROUP})")
+    base.line(f"within = program % ({GROUP} * xcount)")
+    base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+    base.line(f"x = within // height * {x.block} + tl.arange(0, {x.block})[None, :]")
+    base.variables[y.variable], base.variables[x.variable] = "y", "x"

@@ -1,0 +1,167 @@
+"""Products of matrices: which nests are some, and the tiles that matrix instructions compute them in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import attrs
+
+from turret.graph.dtypes import HALF
+from turret.ir.contraction import Contraction, contraction
+from turret.ir.expr import Expr, walk
+from turret.ir.index import Index, Size, Var, product, unflatten
+from turret.ir.nest import FlatStore, Nest, substitute
+from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
+from turret.plugins.codegen.triton.tiles.sizes import estimate
+from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile, Tiling, power_of_two, stride
+
+THIN = 16
+"""Rows or columns of the least tile that matrix instructions take: products with no more mostly read memory."""
+
+LEAST_DEPTH = 256
+"""Shortest part of the depth that is worth a program of its own."""
+
+
+@attrs.frozen(eq=False)
+class Operand:
+    """A factor in memory: where its element at depth 0 lies, and how far apart the steps of the depth are."""
+
+    load: Expr
+    start: Index
+    step: Size
+
+
+def matrix_form(nest: Nest) -> MatrixForm | None:
+    """What a nest is as a product of matrices in a half type; None where it is something else beside or instead."""
+    found = _products(nest)
+    if not found or not all(_is_over_same_loops(found[0], other) for other in found[1:]):
+        return None
+    rows, columns, batch = found[0].rows, found[0].columns, found[0].batch
+    if rows | columns | batch != set(nest.outer):
+        return None
+    if _is_transposed(nest, rows, columns):
+        rows, columns = columns, rows
+
+    def ordered(side: Collection[Var]) -> tuple[Var, ...]:
+        return tuple(v for v in nest.outer if v in side)
+
+    return MatrixForm(ordered(rows), ordered(columns), ordered(batch), found[0].depth)
+
+
+def _products(nest: Nest) -> list[Contraction]:
+    """The products of matrices that a nest sums along its row; empty where it computes anything else along it."""
+    if len(nest.inner) != 1 or nest.scattered or nest.swept or nest.scan_variables:
+        return []
+    (depth,) = nest.inner
+    found = [c for node in nest.reductions if (c := contraction(node)) is not None and _is_matrix(c, depth)]
+    others = len(found) < len(nest.reductions) or any(depth in store.variables for store in nest.stores)
+    return [] if others else found
+
+
+def _is_over_same_loops(one: Contraction, other: Contraction) -> bool:
+    return one.batch == other.batch and {one.rows, one.columns} == {other.rows, other.columns}
+
+
+def _is_matrix(found: Contraction, depth: Var) -> bool:
+    factors = found.left, found.right
+    if not found.is_matrix or found.depth is not depth or any(operand_of(f, depth) is None for f in factors):
+        return False
+    return found.left.args[0].dtype == found.right.args[0].dtype
+
+
+def operand_of(factor: Expr, depth: Var) -> Operand | None:
+    """A factor as it lies in memory; None where it is computed, or its place is no multiple of the depth."""
+    if factor.op != "cast" or factor.args[0].op != "load" or factor.args[0].dtype not in HALF:
+        return None
+    read = factor.args[0]
+    (offset,) = read.coords
+    if offset.values or any(depth in atom.variables for atom, _ in offset.terms if atom is not depth):
+        return None
+    step = offset.coefficient(depth)
+    return Operand(read, offset - depth.index * step, step)
+
+
+def _is_transposed(nest: Nest, rows: frozenset[Var], columns: frozenset[Var]) -> bool:
+    """Whether what is stored is contiguous along the rows of the first product, and not along its columns."""
+    store = nest.stores[-1]
+
+    def contiguous(side: frozenset[Var]) -> bool:
+        return any(stride(store.offset, v, nest.hints) == 1 for v in side)
+
+    return contiguous(rows) and not contiguous(columns)
+
+
+def matrix_tiling(nest: Nest, form: MatrixForm) -> Tiling:
+    """Tiles of ``y`` rows by ``x`` columns, whose programs walk the depth in blocks; each of a batch has its own."""
+    y = Var("y", product(v.extent for v in form.rows))
+    x = Var("x", product(v.extent for v in form.columns))
+    mapping = dict(zip(form.rows, unflatten(y.index, tuple(v.extent for v in form.rows)), strict=True))
+    mapping |= dict(zip(form.columns, unflatten(x.index, tuple(v.extent for v in form.columns)), strict=True))
+    stores: tuple[FlatStore, ...] = substitute(nest, mapping)
+    tiles = Tile(y, form.rows), Tile(x, form.columns)
+    sizes = [estimate(v.extent, nest.hints) for v in (y, x, form.depth)]
+    return Tiling(tiles, stores, nest, True, _configs(*sizes), matrix=form)
+
+
+def matrix_products(stores: tuple[FlatStore, ...], form: MatrixForm) -> list[Contraction]:
+    """The products in the stores of a tiling, each once."""
+    roots = (root for store in stores for root in store.roots)
+    found = [contraction(node) for node in walk(*roots) if node.op == "reduce"]
+    return [c for c in found if c is not None and c.depth is form.depth]
+
+
+_BLOCKS = (
+    (128, 256, 64, 8, 3),
+    (128, 128, 64, 8, 3),
+    (64, 128, 64, 4, 4),
+    (64, 64, 64, 4, 4),
+    (128, 64, 64, 4, 4),
+    (32, 64, 128, 4, 4),
+)
+"""Rows, columns and depth of a block, warps and stages."""
+_THIN_BLOCKS = ((128, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 4), (32, 128, 2, 6), (32, 128, 4, 5), (128, 64, 4, 5))
+"""The same where one side is thin: the other side, the depth, warps and stages; the second and what follows where the
+first gives too few tiles."""
+ENOUGH_TILES = 100
+"""Tiles of the largest size that fill a device; where there are fewer, smaller ones come first."""
+
+
+def _configs(rows: int, columns: int, depth: int) -> tuple[Config, ...]:
+    if min(rows, columns) <= THIN:
+        thin_rows = rows <= columns
+        few = -(-max(rows, columns) // _THIN_BLOCKS[0][0]) < ENOUGH_TILES
+        ordered = (*_THIN_BLOCKS[1:], _THIN_BLOCKS[0]) if few else _THIN_BLOCKS
+        shapes = [(THIN, long, *rest) if thin_rows else (long, THIN, *rest) for long, *rest in ordered]
+    else:
+        shapes = sorted(_BLOCKS, key=lambda shape: _tiles(rows, columns, shape) < ENOUGH_TILES)
+        if _tiles(rows, columns, shapes[0]) < ENOUGH_TILES:
+            shapes = shapes[::-1]
+    most = max(16, power_of_two(depth))
+    found = [
+        Config((("RBLOCK", min(block, most)), ("XBLOCK", x), ("YBLOCK", y)), warps, stages)
+        for y, x, block, warps, stages in shapes
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _tiles(rows: int, columns: int, shape: tuple[int, ...]) -> int:
+    return -(-rows // shape[0]) * -(-columns // shape[1])
+
+
+def depth_parts(nest: Nest, form: MatrixForm, properties: DeviceProperties) -> int:
+    """Into how many parts to divide the depth, so that there are programs for all multiprocessors; 1 for none.
+
+    Parts are of equal length: what would have to be masked is no matrix in memory.
+    """
+    hints: Mapping[str, int] = nest.hints
+    depth = form.depth.extent
+    rows, columns, batch = (
+        estimate(product(v.extent for v in loops), hints) for loops in (form.rows, form.columns, form.batch)
+    )
+    if not isinstance(depth, int) or depth < 2 * LEAST_DEPTH:
+        return 1
+    blocks = dict(_configs(rows, columns, depth)[0].constants)
+    programs = batch * -(-rows // blocks["YBLOCK"]) * -(-columns // blocks["XBLOCK"])
+    wanted = min(properties.multiprocessors // programs, depth // LEAST_DEPTH, 8)
+    block = blocks["RBLOCK"]
+    return next((p for p in range(wanted, 1, -1) if depth % (p * block) == 0), 1)

@@ -1,0 +1,1 @@
+"""Ops that take graphs: control flow, checkpoints, regions."""

@@ -1,0 +1,484 @@
+"""Matrix products: for each, whether it stays a call of the device's library or becomes loops, asked before fusion.
+
+As loops a product is a definition like any other, a sum of products along a row, so that what uses it is fused with it,
+its result needs no memory, and a code generator finds it again (``turret.ir.contraction``).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph.dtypes import HALF, compute_dtype
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import ProductCosts
+from turret.hooks.products import Target
+from turret.ir import (
+    Definition,
+    Expr,
+    Index,
+    LoopProgram,
+    ProductCandidate,
+    ProductChoice,
+    ProductForm,
+    Ref,
+    Scatter,
+    Schedule,
+    Size,
+    Statement,
+    StridedView,
+    Template,
+    TensorDecl,
+    Var,
+    call,
+    cast,
+    constant,
+    defined,
+    index_value,
+    load,
+    product,
+    reduce,
+    used,
+    walk,
+)
+from turret.ir.index import hinted
+
+_ATEN = torch.ops.aten
+_ACCUMULATING = (_ATEN.addmm.default, _ATEN.baddbmm.default)
+"""Products that a tensor is added to."""
+_PLAIN = (_ATEN.mm.default, _ATEN.bmm.default, _ATEN.mv.default)
+
+_DTYPES = HALF | {torch.float32}
+ALIGNMENT = 16
+"""Bytes that memory is loaded in at once."""
+_MOST_EPILOGUE = 8
+"""Definitions that are looked at to tell what a product's kernel would take along."""
+
+Declarations = Mapping[str, TensorDecl]
+Views = Mapping[str, StridedView]
+Scheduler = Callable[[Any, LoopProgram, "Target | None"], Schedule]
+
+
+@attrs.frozen(eq=False)
+class MatrixProduct:
+    """A call as a product: batches of ``left`` [rows, depth] times ``right`` [depth, columns].
+
+    ``added`` (or None) times ``beta`` comes on top of the product times ``alpha``.  Of a matrix times a vector there is
+    one column, which is no dimension of the result.
+    """
+
+    template: Template
+    left: TensorDecl
+    right: TensorDecl
+    added: TensorDecl | None
+    beta: float
+    alpha: float
+
+    @property
+    def result(self) -> TensorDecl:
+        (result,) = self.template.outputs
+        assert result is not None
+        return result
+
+    @property
+    def has_columns(self) -> bool:
+        return self.template.op is not _ATEN.mv.default
+
+    @property
+    def extents(self) -> tuple[Size, Size, Size, Size]:
+        """Batches, rows, columns and depth."""
+        *batch, rows, depth = self.left.shape
+        return product(batch), rows, self.right.shape[-1] if self.has_columns else 1, depth
+
+    def definition(self, views: Views, declarations: Declarations) -> Definition:
+        """The product as loops; what a view of another tensor shows is read where it lies."""
+        *batch, _, depth = self.left.shape
+        result = self.result
+        outer = _loops(result.shape)
+        places = tuple(v.index for v in outer)
+        along = Var("r0", depth)
+        across = places[-1:] if self.has_columns else ()
+        inner = compute_dtype(result.dtype)
+        step = Index.constant(0) if depth == 1 else along.index
+
+        def read(decl: TensorDecl, coords: Sequence[Index]) -> Expr:
+            return cast(load(*_in_memory(decl, coords, views, declarations), decl.dtype), inner)
+
+        left = read(self.left, (*places[: len(batch) + 1], step))
+        right = read(self.right, (*places[: len(batch)], step, *across))
+        value = reduce("sum", (along,), call("mul", left, right))
+        if self.alpha != 1:
+            value = call("mul", value, constant(self.alpha, inner))
+        if self.added is not None:
+            own = places[len(places) - len(self.added.shape) :]
+            coords = [Index.constant(0) if n == 1 else i for i, n in zip(own, self.added.shape, strict=True)]
+            added = read(self.added, coords)
+            value = call("add", value, added if self.beta == 1 else call("mul", added, constant(self.beta, inner)))
+        value = cast(value, result.dtype)
+        return Definition(result, outer, value, self.template.origins, self.template.source)
+
+
+def _in_memory(
+    decl: TensorDecl, coords: Sequence[Index], views: Views, declarations: Declarations
+) -> tuple[str, tuple[Index, ...]]:
+    """Where an element lies: in the tensor itself, or in the one that it shows with its dimensions in another order."""
+    view = views.get(decl.name)
+    if view is None or view.offset != 0:
+        return decl.name, tuple(coords)
+    base = declarations[view.base]
+    shown = [(n, s) for n, s in zip(decl.shape, decl.stride, strict=True)]
+    own = [(n, s) for n, s in zip(base.shape, base.stride, strict=True)]
+    if len(set(own)) != len(own) or sorted(map(str, own)) != sorted(map(str, shown)) or base.dtype != decl.dtype:
+        return decl.name, tuple(coords)
+    return base.name, tuple(coords[shown.index(dimension)] for dimension in own)
+
+
+@attrs.define
+class Padding:
+    """Operands of products padded with zeros; each once, however many products want it.
+
+    ``statements`` are the definitions and views to be put in front of the product under way.
+    """
+
+    views: Views
+    declarations: Declarations
+    statements: list[Statement] = attrs.field(factory=list)
+    origins: tuple[str, ...] = ()
+    _made: dict[Any, TensorDecl] = attrs.field(factory=dict)
+
+    def product(self, found: MatrixProduct) -> tuple[Statement, ...]:
+        """A product as a call on padded operands, with what that takes before and behind it."""
+        rows, columns, depth = padded_extents(found)
+        result, self.origins = found.result, found.template.origins
+        arguments = [self._padded(found.left, (rows, depth)), self._padded(found.right, (depth, columns))]
+        if found.template.op in _ACCUMULATING:
+            added = self.declarations[found.template.args[0].name]
+            wide = (rows, columns)[2 - len(added.shape) :]
+            shape = tuple(n if n == 1 else w for n, w in zip(added.shape, wide, strict=True))
+            arguments.insert(0, self._padded(added, shape))
+        behind: tuple[Statement, ...] = ()
+        if (rows, columns) != result.shape:
+            whole = TensorDecl(self._name(result), (rows, columns), (columns, 1), result.dtype, result.device)
+            loops = _loops(result.shape)
+            value = load(whole.name, loops, result.dtype)
+            behind = (Definition(result, loops, value, found.template.origins, found.template.source),)
+            result = whole
+        refs = tuple(Ref(decl.name) for decl in arguments) + found.template.args[len(arguments) :]
+        before, self.statements = tuple(self.statements), []
+        return (*before, attrs.evolve(found.template, args=refs, outputs=(result,)), *behind)
+
+    def _name(self, decl: TensorDecl) -> str:
+        taken = self.declarations.keys() | {made.name for made in self._made.values()}
+        names = (f"{decl.name}_padded{number}" for number in itertools.count())
+        return next(name for name in names if name not in taken)
+
+    def _padded(self, decl: TensorDecl, shape: tuple[int, ...]) -> TensorDecl:
+        """A tensor with zeros behind its elements, laid out as it is itself."""
+        if decl.shape == shape:
+            return decl
+        turned = len(shape) == 2 and decl.stride[0] == 1 and decl.stride[1] != 1
+        laid = shape[::-1] if turned else shape
+        loops = _loops(laid)
+        coords = [v.index for v in (loops[::-1] if turned else loops)]
+        base, place = _in_memory(decl, coords, self.views, self.declarations)
+        key = (base, tuple(map(str, place)), laid)
+        if key not in self._made:
+            self._made[key] = self._definition(decl, base, place, loops, laid, coords)
+        made = self._made[key]
+        return self._turned(made, decl) if turned else made
+
+    def _definition(
+        self,
+        decl: TensorDecl,
+        base: str,
+        place: tuple[Index, ...],
+        loops: tuple[Var, ...],
+        laid: tuple[int, ...],
+        coords: Sequence[Index],
+    ) -> TensorDecl:
+        made = TensorDecl(self._name(decl), laid, (*laid[1:], 1), decl.dtype, decl.device)
+        inside = constant(True, torch.bool)
+        for index, extent in zip(coords, decl.shape, strict=True):
+            if index.single_variable is not None and index.single_variable.extent != extent:
+                inside = call("logical_and", inside, call("lt", index_value(index), constant(extent, torch.int64)))
+        value = call("masked", inside, load(base, place, decl.dtype), constant(0, decl.dtype))
+        self.statements.append(Definition(made, loops, value, self.origins))
+        return made
+
+    def _turned(self, made: TensorDecl, decl: TensorDecl) -> TensorDecl:
+        """A view of a padded tensor with its two dimensions exchanged."""
+        key = (made.name, "turned")
+        if key not in self._made:
+            view = TensorDecl(self._name(decl), made.shape[::-1], made.stride[::-1], made.dtype, made.device)
+            self._made[key] = view
+            self.statements.append(StridedView(view, made.name, 0))
+        return self._made[key]
+
+
+def _loops(shape: Sequence[Size]) -> tuple[Var, ...]:
+    return tuple(Var(f"i{k}", extent) for k, extent in enumerate(shape))
+
+
+def padded_extents(found: MatrixProduct) -> tuple[int, int, int]:
+    """Rows, columns and depth (ints) as the library wants them: multiples of 16 bytes where memory is contiguous."""
+    _, rows, columns, depth = found.extents
+    step = ALIGNMENT // found.result.dtype.itemsize
+
+    def up(extent: int, *along: bool) -> int:
+        return -(-extent // step) * step if any(along) else extent
+
+    left, right = (decl.stride[-1] == 1 for decl in (found.left, found.right))
+    return up(rows, not left), up(columns, True), up(depth, left, not right)
+
+
+def padding_bytes(found: MatrixProduct) -> int:
+    """Memory traffic of padding the operands of a product, and of taking its result out."""
+    rows, columns, depth = padded_extents(found)
+    pairs = [(found.left.shape, (rows, depth)), (found.right.shape, (depth, columns))]
+    pairs.append((found.result.shape, (rows, columns)))
+    elements = sum(math.prod(shape) + math.prod(padded) for shape, padded in pairs if shape != padded)
+    return elements * found.result.dtype.itemsize
+
+
+def matrix_product(template: Template, declarations: Declarations) -> MatrixProduct | None:
+    """A call as a product that loops can compute as eager does; None where it is another, or over nothing."""
+    arguments, factors = _arguments(template)
+    if not all(isinstance(a, Ref) for a in arguments) or factors is None:
+        return None
+    *added, left, right = (declarations[a.name] for a in arguments)
+    (result,) = template.outputs
+    if result is None or result.dtype not in _DTYPES:
+        return None
+    if any((decl.dtype, decl.device) != (result.dtype, result.device) for decl in (left, right, *added)):
+        return None
+    if any(n == 0 for n in (*result.shape, *left.shape)):
+        return None
+    beta, alpha = factors
+    # What is multiplied by a beta of 0 is not even looked at.
+    return MatrixProduct(template, left, right, added[0] if added and beta != 0 else None, beta, alpha)
+
+
+def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | None]:
+    """The tensors of a call, and its ``beta`` and ``alpha``; None in their place where they are no plain numbers."""
+    arguments = list(template.args)
+    if template.op in _PLAIN and not template.kwargs:
+        return arguments, (1, 1)
+    if template.op not in _ACCUMULATING:
+        return arguments, None
+    given = {**dict(zip(("beta", "alpha"), arguments[3:], strict=False)), **template.kwargs}
+    beta, alpha = given.get("beta", 1), given.get("alpha", 1)
+    known = all(isinstance(v, int | float) and math.isfinite(v) for v in (beta, alpha))
+    return arguments[:3], (beta, alpha) if known and given.keys() <= {"beta", "alpha"} else None
+
+
+def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
+    """Microseconds that a way to compute a product takes, with kernels behind it; None where it was not measured."""
+    if candidate.form in ("library", "padded"):
+        flops = float(candidate.flops)
+        if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
+            flops *= costs.misaligned
+        beside = [n for n in (candidate.epilogue_bytes, candidate.padding_bytes) if n]
+        kernels = sum(costs.kernel.microseconds(moved, 0) for moved in beside)
+        return costs.library.microseconds(candidate.bytes, flops) + kernels
+    measured = candidate.dtype in HALF and candidate.batch == 1 and candidate.aligned_operands
+    if not measured or not candidate.is_static:
+        return None
+    if candidate.form == "rows":
+        return costs.rows.microseconds(candidate.bytes, candidate.flops)
+    if candidate.is_thin:
+        few_rows = candidate.rows <= candidate.columns
+        return costs.thin.microseconds(candidate.bytes, candidate.flops) if few_rows else None
+    # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
+    return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
+
+
+def choose_products(
+    context: CompileContext, program: LoopProgram, target: Target | None, schedule: Scheduler
+) -> tuple[LoopProgram, tuple[ProductChoice, ...]]:
+    """The program with those products as loops for which that is the cheapest way, and all choices that there were.
+
+    ``schedule`` makes the schedules that a candidate is told by.
+    """
+    if target is None or not any(isinstance(s, Template) and s.kind == "matmul" for s in program.statements):
+        return program, ()
+    chooser = _Chooser(context, program, target, schedule)
+    statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
+    if not chooser.choices:
+        return program, ()
+    read = {name for statement in statements for name in used(statement)}
+    read |= {output.name for output in program.outputs if isinstance(output, Ref)}
+    kept = tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
+    return attrs.evolve(program, statements=kept), tuple(chooser.choices)
+
+
+class _Chooser:
+    def __init__(self, context: CompileContext, program: LoopProgram, target: Target, schedule: Scheduler) -> None:
+        self.context, self.program, self.target, self.schedule = context, program, target, schedule
+        self.declarations = program.declarations()
+        self.views = {s.tensor.name: s for s in program.statements if isinstance(s, StridedView)}
+        self.padding = Padding(self.views, self.declarations)
+        self.choices: list[ProductChoice] = []
+        self.known: dict[Any, dict[ProductForm, float]] = {}
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, list[Any]]:
+        """The statements that read each tensor, and the outputs."""
+        found: dict[str, list[Any]] = defaultdict(list)
+        for statement in self.program.statements:
+            for name in used(statement):
+                found[name].append(statement)
+        for output in self.program.outputs:
+            if isinstance(output, Ref):
+                found[output.name].append(output)
+        return found
+
+    def chosen(self, statement: Statement) -> tuple[Statement, ...]:
+        """A statement, or those that take its place."""
+        if not isinstance(statement, Template) or statement.kind != "matmul":
+            return (statement,)
+        found = matrix_product(statement, self.declarations)
+        if found is None or found.result.device.type != self.target.device_type:
+            return (statement,)
+        costs = self._costs(found)
+        if len(costs) < 2:
+            return (statement,)
+        form = min(costs, key=lambda form: (costs[form], form != "library"))
+        rounded = tuple((form, round(cost, 3)) for form, cost in costs.items() if math.isfinite(cost))
+        self.choices.append(ProductChoice(found.result.name, form, rounded))
+        return self._in_form(found, form, self.padding)
+
+    def _in_form(self, found: MatrixProduct, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
+        if form == "library":
+            return (found.template,)
+        return padding.product(found) if form == "padded" else (found.definition(self.views, self.declarations),)
+
+    def _costs(self, found: MatrixProduct) -> dict[ProductForm, float]:
+        """What each form of a product takes; empty, or the library alone, where nobody has anything to say of others.
+
+        Layers that are alike are asked once.
+        """
+        epilogue, saved = self._epilogue(found)
+        layouts = [
+            (d.shape, d.stride, d.dtype) for d in (found.left, found.right, found.result, found.added) if d is not None
+        ]
+        shape = tuple((d.tensor.shape, str(d.expr.op), len(used(d))) for d in epilogue)
+        key = (found.template.op, tuple(layouts), found.alpha, found.beta, shape)
+        if key not in self.known:
+            forms = _forms(found)
+            costs: dict[ProductForm, float] = {}
+            for form in (*forms, "library") if forms else ():
+                cost = self._cost(self._candidate(found, form, epilogue, saved)) if costs or form != "library" else None
+                if cost is not None:
+                    costs[form] = cost
+            self.known[key] = costs
+        return self.known[key]
+
+    def _cost(self, candidate: ProductCandidate) -> float | None:
+        return self.context.hooks.turret_choice_cost(context=self.context, candidate=candidate, target=self.target)
+
+    def _candidate(
+        self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int
+    ) -> ProductCandidate:
+        static = all(isinstance(extent, int) for extent in found.extents)
+        batch, rows, columns, depth = (hinted(extent, self.program.hints) or 1 for extent in found.extents)
+        build = functools.partial(self._alone, found, form, epilogue)
+        operands = all(map(_is_aligned, (found.left, found.right)))
+        result = _is_aligned(found.result)
+        return ProductCandidate(
+            form,
+            found.template,
+            found.result.dtype,
+            batch,
+            rows,
+            columns,
+            depth,
+            static,
+            saved,
+            operands,
+            result,
+            padding_bytes(found) if form == "padded" else 0,
+            build,
+        )
+
+    def _epilogue(self, found: MatrixProduct) -> tuple[list[Definition], int]:
+        """Definitions that a kernel of the product would take along, and the memory traffic of a kernel of their own.
+
+        Nothing is spared where the last of them goes on into further kernels: they would compute it themselves.
+        """
+        elements = hinted(product(found.result.shape), self.program.hints)
+        taken: dict[str, Definition] = {}
+        inside = {found.result.name}
+        for statement in self._behind(found):
+            if len(taken) == _MOST_EPILOGUE:
+                break
+            if not isinstance(statement, Definition) or inside.isdisjoint(used(statement)) or _reduces(statement):
+                continue
+            if hinted(product(statement.tensor.shape), self.program.hints) == elements:
+                taken[statement.tensor.name] = statement
+                inside.add(statement.tensor.name)
+        ends = [name for name in inside if any(self._is_outside(reader, taken) for reader in self.readers[name])]
+        if elements is None or len(ends) != 1 or ends[0] not in taken:
+            return [], 0
+        (end,) = ends
+        if any(isinstance(reader, Definition | Scatter) for reader in self.readers[end]):
+            return list(taken.values()), 0
+        moved = sum(decl.dtype.itemsize for decl in (found.result, taken[end].tensor))
+        return list(taken.values()), moved * elements
+
+    def _behind(self, found: MatrixProduct) -> Sequence[Statement]:
+        """The statements after a product."""
+        return self.program.statements[self.program.statements.index(found.template) + 1 :]
+
+    @staticmethod
+    def _is_outside(reader: Any, taken: Mapping[str, Definition]) -> bool:
+        return not isinstance(reader, Definition) or reader.tensor.name not in taken
+
+    def _alone(self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition]) -> Schedule:
+        """A product with its epilogue as a schedule of its own."""
+        statements = (*self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
+        made = {decl.name for statement in statements for decl in defined(statement)}
+        read = dict.fromkeys(name for statement in statements for name in used(statement) if name not in made)
+        (last,) = defined(statements[-1])
+        program = LoopProgram(
+            self.program.name,
+            tuple(self.declarations[name] for name in read),
+            statements,
+            (Ref(last.name),),
+            symbols=self.program.symbols,
+            hints=self.program.hints,
+        )
+        return self.schedule(self.context, program, self.target)
+
+
+def _is_aligned(decl: TensorDecl) -> bool:
+    """Whether all rows of a matrix, in whichever direction they lie, begin at multiples of 16 bytes."""
+    strides = [s for n, s in zip(decl.shape, decl.stride, strict=True) if n != 1]
+    steps = [s for s in strides if s != 1]
+    return len(steps) < len(strides) and all(
+        isinstance(s, int) and s * decl.dtype.itemsize % ALIGNMENT == 0 for s in steps
+    )
+
+
+def _reduces(definition: Definition) -> bool:
+    return any(node.op in ("reduce", "scan") for node in walk(definition.expr))
+
+
+def _forms(found: MatrixProduct) -> tuple[ProductForm, ...]:
+    """What a product can be computed as beside the library's call."""
+    batch, rows, columns, depth = found.extents
+    if rows == 1 or columns == 1:
+        # Rows that lie side by side are summed no faster than the library does it.
+        matrix = found.right.stride[-2] if rows == 1 and found.has_columns else found.left.stride[-1]
+        return ("rows",) if matrix == 1 else ()
+    if found.result.dtype not in HALF:
+        return ()
+    static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
+    is_padded = static and len(found.left.shape) == 2 and padded_extents(found) != (rows, columns, depth)
+    return ("tiles", "padded") if is_padded else ("tiles",)

@@ -1,0 +1,151 @@
+"""How matrix products are computed is chosen by what is known of the device, or by who is asked."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import torch
+
+from tests.plugins.loop_lab import schedule
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Target
+from turret.ir import (
+    Definition,
+    LoopProgram,
+    ProductCandidate,
+    Ref,
+    Schedule,
+    StridedView,
+    Template,
+    TensorDecl,
+    call,
+    cast,
+    constant,
+    load,
+    verify,
+)
+from turret.ir.lowering import loop_variables
+from turret.ir.text import parse
+
+BF16, F32 = torch.bfloat16, torch.float32
+HOPPER = Target("cuda", 0, "sm_90", 132)
+DEVICE = torch.device("cuda")
+
+
+def declare(name: str, *shape: int, dtype: torch.dtype = BF16) -> TensorDecl:
+    return TensorDecl(name, shape, (shape[1], 1), dtype, DEVICE)
+
+
+def linear(
+    rows: int, columns: int, depth: int, activation: bool = False, stored: bool = True, dtype: torch.dtype = BF16
+) -> LoopProgram:
+    """``relu(x @ w.t()) @ v`` up to the first or the second product; ``stored`` says whether ``w`` lies transposed."""
+    x, y = declare("x", rows, depth, dtype=dtype), declare("y", rows, columns, dtype=dtype)
+    right = declare("w", depth, columns, dtype=dtype)
+    inputs, statements = [x, right], []
+    if stored:
+        inputs[1] = declare("w", columns, depth, dtype=dtype)
+        right = TensorDecl("w_view", right.shape, (1, depth), dtype, DEVICE)
+        statements.append(StridedView(right, "w", 0))
+    mm = torch.ops.aten.mm.default
+    statements.append(Template(mm, (Ref("x"), Ref(right.name)), {}, (y,), kind="matmul", origins=("mm",)))
+    if activation:
+        loops = loop_variables(y.shape)
+        value = call("max", cast(load("y", loops, dtype), F32), constant(0.0, F32))
+        statements.append(Definition(attrs.evolve(y, name="z"), loops, cast(value, dtype)))
+        v, out = declare("v", columns, 8, dtype=dtype), declare("out", rows, 8, dtype=dtype)
+        inputs.append(v)
+        statements.append(Template(mm, (Ref("z"), Ref("v")), {}, (out,), kind="matmul", origins=("mm_1",)))
+        y = out
+    return LoopProgram("test", tuple(inputs), tuple(statements), (Ref(y.name),))
+
+
+def forms(made: Schedule) -> list[str]:
+    return [choice.form for choice in made.choices]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form"),
+    [
+        ((1, 3072, 2048), "rows"),
+        ((4, 2048, 2048), "tiles"),
+        ((4, 128256, 4096), "library"),  # all of it is reading, which a call does as well
+        ((4096, 50265, 1024), "tiles"),
+        ((4096, 1024, 1001), "padded"),
+        ((64, 257, 1024), "library"),
+    ],
+    ids=str,
+)
+def test_what_was_measured_chooses_the_form(sizes: tuple[int, int, int], form: str) -> None:
+    assert forms(schedule(linear(*sizes), target=HOPPER)) == [form]
+
+
+def test_what_uses_a_product_of_few_rows_is_part_of_its_kernel() -> None:
+    made = schedule(linear(4, 2048, 2048, activation=True), target=HOPPER)
+    assert forms(made)[0] == "tiles"
+    assert len(made.kernels) == 2 - len(made.templates)
+    assert "y" not in made.memory.buffers
+
+
+def test_what_was_not_measured_stays_a_call_without_a_choice() -> None:
+    for program, target in (
+        (linear(1, 3072, 2048, stored=False), HOPPER),  # rows that lie side by side
+        (linear(1, 3072, 2048, dtype=F32), HOPPER),
+        (linear(4096, 8, 3072), HOPPER),  # few columns
+        (linear(4096, 4096, 4096), HOPPER),  # tiles are as fast at best
+        (linear(1, 3072, 2048), Target("cuda", 0, "sm_80", 108)),
+        (linear(1, 3072, 2048), None),
+    ):
+        made = schedule(program, target=target)
+        assert [step.kind for step in made.templates] == ["matmul"]
+        assert not made.choices
+
+
+class Asked:
+    """Plugin: notes what it is asked, and forbids all but one form."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.candidates: list[ProductCandidate] = []
+
+    @hookimpl
+    def turret_choice_cost(self, candidate: ProductCandidate) -> float:
+        self.candidates.append(candidate)
+        return 1.5 if candidate.form == self.form else float("inf")
+
+
+def test_a_plugin_chooses_and_is_told_the_product_with_what_comes_behind() -> None:
+    asked = Asked("tiles")
+    made = schedule(linear(64, 40, 24, activation=True), asked, target=HOPPER)
+    assert forms(made) == ["tiles", "tiles"]
+    first = asked.candidates[0]
+    assert (first.rows, first.columns, first.depth, first.batch) == (64, 40, 24, 1)
+    assert first.epilogue_bytes == 2 * 64 * 40 * 2
+    assert len(first.schedule.kernels) == 1
+    assert first.schedule.program.outputs == (Ref("z"),)
+    verify(first.schedule)
+    by_call = next(c for c in asked.candidates if c.form == "library").schedule
+    assert len(by_call.templates) == 1 and len(by_call.kernels) == 1
+
+
+@pytest.mark.parametrize("form", ["library", "tiles", "padded"])
+def test_schedules_with_choices_are_their_text(form: str) -> None:
+    made = schedule(linear(64, 41, 24), Asked(form), target=HOPPER)
+    verify(made)
+    assert forms(made) == [form]
+    again = parse(str(made))
+    assert str(again) == str(made)
+    assert again.choices == made.choices
+
+
+def test_layers_that_are_alike_are_asked_once() -> None:
+    one = linear(8, 24, 24)
+    x, w = one.inputs
+    view = one.statements[0]
+    y = declare("y", 8, 24)
+    template = attrs.evolve(one.statements[1], outputs=(y,))
+    second = attrs.evolve(template, args=(Ref("y"), Ref("w_view")), outputs=(attrs.evolve(y, name="z"),))
+    program = LoopProgram("test", (x, w), (view, template, second), (Ref("z"),))
+    asked = Asked("library")
+    schedule(program, asked, target=HOPPER)
+    assert len(asked.candidates) == 2
