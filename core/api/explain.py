@@ -102,24 +102,29 @@ class _Observer:
         self.not_recorded: list[str] = []
         self.products: Counter[str] = Counter()
 
+        self._messages = {
+            "graph_break": self.breaks,
+            "fallback": self.fallbacks,
+            "reuse": self.reuses,
+            "graph_capture": self.not_recorded,
+        }
+
     @hookimpl
     def turret_event(self, event: Event) -> None:
-        if event.kind == "graph_break":
-            self.breaks.append(event.message)
-        elif event.kind == "fallback":
-            self.fallbacks.append(event.message)
-        elif event.kind == "reuse":
-            self.reuses.append(event.message)
-        elif event.kind == "graph_capture":
-            self.not_recorded.append(event.message)
-        elif event.kind == "product" and event.stage == "capture":
+        if event.kind in self._messages:
+            self._messages[event.kind].append(event.message)
+        elif event.kind == "product":
+            self._product(event)
+
+    def _product(self, event: Event) -> None:
+        if event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
             self.per_graph.append(tuple(n.target for n in calls))
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
-        elif event.kind == "product" and event.stage == "guards":
+        elif event.stage == "guards":
             self.guards += len(event.product.guards)
-        elif event.kind == "product" and event.stage == "schedule":
+        elif event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
             self.products.update(choice.told for choice in event.product.choices)

@@ -102,8 +102,8 @@ class _Batch:
             inside = self._inside(store.coords[1:], shape[1:], place)
         else:
             place = _Place(None, count, along, _looks_up(nodes))
-            inside = all(along.isdisjoint(item.variables) for item in (*store.coords, *store.roots))
-            inside = inside and self._inside(store.coords, shape, place)
+            moved = [coord.variables for coord in store.coords] + [root.variables for root in store.roots]
+            inside = all(map(along.isdisjoint, moved)) and self._inside(store.coords, shape, place)
         return inside and all(self._node(node, place) for node in nodes)
 
     def _node(self, node: Expr, place: _Place) -> bool:
@@ -120,9 +120,9 @@ class _Batch:
         if node.op != "load":
             return True
         count, shape = self._count(node.tensor), self.declarations[node.tensor].shape
-        if count == 0:
-            return self._inside(node.coords, shape, place)
-        return bool(count) and place.is_of(node.coords[0], count) and self._inside(node.coords[1:], shape[1:], place)
+        if not count:
+            return count == 0 and self._inside(node.coords, shape, place)
+        return place.is_of(node.coords[0], count) and self._inside(node.coords[1:], shape[1:], place)
 
     def _inside(self, coords: Sequence[Index], shape: Sequence[Size], place: _Place) -> bool:
         """Whether coordinates are inside a tensor for samples that were added, as they are for those that are there."""

@@ -45,5 +45,6 @@ def shared_store() -> Any:
 
 def group_place(name: str) -> tuple[int, int]:
     """This process's rank in the group of a name, and how many processes it has."""
-    group = torch.distributed.distributed_c10d._resolve_process_group(name)
+    resolve: Any = torch.distributed.distributed_c10d._resolve_process_group
+    group = resolve(name)
     return group.rank(), group.size()

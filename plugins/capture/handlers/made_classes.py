@@ -29,8 +29,9 @@ def namedtuple(t: Tracer, typename: Value, field_names: Value, **options: Value)
     given = {"typename": t.constant_of(typename), "field_names": t.constant_of(field_names)}
     given |= {name: t.constant_of(value) for name, value in options.items()}
     given.setdefault("module", frame.scope.get("__name__", "__main__"))
+    make: Any = collections.namedtuple
     try:
-        made = collections.namedtuple(**given)
+        made = make(**given)
     except Exception as error:
         raise t.raised_from(error) from None
     t.provenance.bound_to_process(f"{made.__qualname__}, a class that was made in compiled code")

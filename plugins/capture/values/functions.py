@@ -391,7 +391,7 @@ class Partial(Callable_):
             return Constant(functools.partial.__doc__)
         if name == "__module__":
             return Constant(functools.partial.__module__)
-        if name == "__dict__" and self.object is not None:
+        if name == "__dict__" and self.object is not None and self.source is not None:
             return t.wrap(vars(self.object), AttrSource(self.source, "__dict__"))
         if name == "__call__":
             return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
