@@ -579,11 +579,19 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
             return t.fold(operation, [left, right], {})
     if operation in _SHIFTS and isinstance(left, Symbolic) and right.is_constant():
         return _shifted(t, operation, left, right)
-    if operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t):
+    if _divides_by_zero(t, operation, right):
         return t.fold(operation, [_as_now(left), _as_now(right)], {})
     if float in (left.type(), right.type()) and (operation in _WHOLE or _is_product_with_zero(operation, left, right)):
         return _of_floats(t, operation, left, right)
-    found = t.recorder.call(operation, [left, right], {})
+    return _as_float(t.recorder.call(operation, [left, right], {}))
+
+
+def _divides_by_zero(t: Tracer, operation: Callable, right: Value) -> bool:
+    return operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t)
+
+
+def _as_float(found: Value) -> Value:
+    """A result; that which is one float whatever the symbols are, as a constant."""
     if isinstance(found, Symbolic) and found.type() is float and found.number.node.expr.is_number:
         return Constant(float(found.number))  # which may be written as an int
     return found
