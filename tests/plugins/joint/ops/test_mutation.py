@@ -7,6 +7,7 @@ import torch
 
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.hooks.signature import Mutation, OutputKind
+from turret.plugins.wrap_runtime import epilogue
 
 DECOMPOSE = pytest.mark.parametrize("decompose", [False, True])
 
@@ -288,8 +289,8 @@ def test_custom_ops_that_write_become_pure_calls():
 
 def test_copies_to_many_small_buffers_are_made_at_once(monkeypatch):
     calls = []
-    original = torch._foreach_copy_
-    monkeypatch.setattr(torch, "_foreach_copy_", lambda *a: (calls.append(len(a[0])), original(*a))[1])
+    original = epilogue.copy_each
+    monkeypatch.setattr(epilogue, "copy_each", lambda *a: (calls.append(len(a[0])), original(*a))[1])
 
     def function(*buffers):
         for number, buffer in enumerate(buffers):
