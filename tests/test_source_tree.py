@@ -143,7 +143,7 @@ def modules_of(*folders: str) -> list[Path]:
 
 def test_private_names_of_torch_are_named_in_torch_compat_alone():
     room = ROOT / "core" / "torch_compat"
-    used = set().union(*map(private_names_of_torch, room.glob("*.py")))
+    used = set().union(*map(private_names_of_torch, room.rglob("*.py")))
     assert {"torch._ops.OpOverload", "torch._C.DispatchKey"} <= used
     found = {
         f"{path.relative_to(ROOT)} {name}"

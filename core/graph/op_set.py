@@ -1,7 +1,7 @@
-"""The closed op surface: every op that a graph may hold after decomposition, by family.
+"""The core op set: every op that a graph may hold after decomposition, by family.
 
 A code generator writes lowerings for these ops and needs no others.  ``EXTERN`` ops are known library calls
-(matmul, convolution, attention, sort, FFT ...).  Any op that is not in the table is outside the surface and runs as
+(matmul, convolution, attention, sort, FFT ...).  Any op that is not in the table is outside the op set and runs as
 an extern ATen call too; ``outside_op_set`` names those, with the reason, so that nobody has to guess
 why an op was not compiled.
 
@@ -140,7 +140,7 @@ _TABLE_TEXT = {
 
 
 @functools.cache
-def surface() -> dict[Any, Family]:
+def core_ops() -> dict[Any, Family]:
     """The table ``OpOverload -> Family`` of this torch version; treat it as read-only."""
     named = [(Family.POINTWISE, scalar_ops.aten_names())]
     named += [(family, text.split()) for family, text in _TABLE_TEXT.items()]
@@ -149,7 +149,7 @@ def surface() -> dict[Any, Family]:
     return table
 
 
-scalar_ops.when_changed(surface.cache_clear)
+scalar_ops.when_changed(core_ops.cache_clear)
 
 
 def resolve(name: str) -> Any | None:
@@ -173,8 +173,8 @@ def _load_namespace(namespace: str) -> None:
 
 
 def family_of(op: Any) -> Family | None:
-    """The family of an op overload, or None when it is outside the surface."""
-    return surface().get(op)
+    """The family of an op overload, or None when it is outside the op set."""
+    return core_ops().get(op)
 
 
 @functools.cache
@@ -207,7 +207,7 @@ class OutsideOp:
 
 
 def outside_op_set(module: fx.GraphModule) -> tuple[OutsideOp, ...]:
-    """Every call of a graph that is not in the closed surface, in graph order, each with its reason."""
+    """Every call of a graph that is not in the core op set, in graph order, each with its reason."""
     return tuple(_outside(module.graph))
 
 
@@ -222,13 +222,13 @@ def _outside(graph: fx.Graph) -> Iterator[OutsideOp]:
 
 
 def why_unsupported(target: Any) -> str:
-    """Why a call target is outside the closed surface; empty when it is inside."""
+    """Why a call target is outside the core op set; empty when it is inside."""
     if isinstance(target, OpOverload):
-        if target in surface():
+        if target in core_ops():
             return ""
         if target.namespace not in ("aten", "prims", "turret"):
             return f"custom op of namespace {target.namespace!r}"
-        return "no decomposition into the surface"
+        return "no decomposition into the op set"
     if isinstance(target, HigherOrderOperator):
         return "higher-order op"
     module = getattr(target, "__module__", "")

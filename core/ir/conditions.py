@@ -29,7 +29,7 @@ Predicate = Callable[[Expr], bool]
 
 
 class NeedsMask:
-    """Whether evaluating an expression where it is not wanted could do harm: a wild load, or an error reported.
+    """Whether evaluating an expression where it is masked off could do harm: an out-of-bounds load, an error reported.
 
     ``harms`` tells of single nodes other than checks of indices; below those that are ``settled`` nothing is looked at.
     """

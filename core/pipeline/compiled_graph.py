@@ -52,7 +52,7 @@ class CompiledGraph:
     def __init__(self, pipeline: Pipeline, captured: CapturedGraph, entry: CacheEntry | None) -> None:
         self.pipeline, self.captured, self.entry = pipeline, captured, entry
         self.target = target_of(captured)
-        self.ambient = TraceModes.now()
+        self.modes = TraceModes.now()
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.saved: SavedValues | None = None
@@ -65,7 +65,7 @@ class CompiledGraph:
         pipeline, captured = self.pipeline, self.captured
         assumed = guard_count(captured)
         table = pipeline.decompositions(self.target)
-        with self.ambient.restored(), self.covered_by_the_key():
+        with self.modes.restored(), self.covered_by_the_key():
             joint = pipeline.traced(captured, table)
         self.partitioned = pipeline.partitioned(pipeline.simplified(joint))
         if sum(o.differentiable for o in joint.signature.graph_outputs) > 1:
@@ -126,10 +126,10 @@ class CompiledGraph:
             raise DoubleBackwardError("the forward draws random numbers, and running it once more draws others")
         if any(is_collective(node.target) for node in calls):
             raise DoubleBackwardError("the forward talks to other processes, which do not run it once more")
-        module, ambient = self.captured.module, self.ambient
+        module, modes = self.captured.module, self.modes
 
         def run(*args: Any) -> Sequence[Any]:
-            with ambient.restored():
+            with modes.restored():
                 outputs: Sequence[Any] = module(*args)
                 return outputs
 
@@ -188,7 +188,7 @@ class CompiledGraph:
         captured = attrs.evolve(self.captured, tangents=given, name=name)
         assumed = guard_count(captured)
         table = pipeline.decompositions(self.target)
-        with self.ambient.restored(), self.covered_by_the_key():
+        with self.modes.restored(), self.covered_by_the_key():
             # Passes over the captured graph have run: it was traced before.
             joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
         joint = pipeline.simplified(joint)
@@ -210,7 +210,7 @@ class CachedGraph:
         self, pipeline: Pipeline, graph: Any, entry: CacheEntry, name: str, loaded: BoxedCallable | None
     ) -> None:
         self.pipeline, self.graph, self.entry, self.name = pipeline, graph, entry, name
-        self.ambient = TraceModes.now()
+        self.modes = TraceModes.now()
         self.lock = Lock()
         self.made: CompiledGraph | None = None
         self.loaded = loaded
@@ -222,7 +222,7 @@ class CachedGraph:
             if self.made is None and graph is not None:
                 captured = stored_graph.restored(graph, self.name)
                 self.made = CompiledGraph(self.pipeline, captured, self.entry)
-                self.made.ambient = self.ambient
+                self.made.modes = self.modes
             return self.made
 
     def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:

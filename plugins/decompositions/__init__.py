@@ -1,4 +1,4 @@
-"""The built-in ``turret_decompositions`` hook: torch's tables and Turret's, down to the closed surface."""
+"""The built-in ``turret_decompositions`` hook: torch's tables and Turret's, down to the core op set."""
 
 from __future__ import annotations
 

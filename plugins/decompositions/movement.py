@@ -1,4 +1,4 @@
-"""Views, splits and conversions in terms of the few view ops of the surface; right for every dtype."""
+"""Views, splits and conversions in terms of the few view ops of the op set; right for every dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Primitive ops that torch's own decompositions leave behind, in terms of the surface."""
+"""Primitive ops that torch's own decompositions leave behind, in terms of the op set."""
 
 from __future__ import annotations
 

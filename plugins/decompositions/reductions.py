@@ -1,4 +1,4 @@
-"""Reductions in terms of the few that the surface has."""
+"""Reductions in terms of the few that the op set has."""
 
 from __future__ import annotations
 

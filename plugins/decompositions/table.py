@@ -1,4 +1,4 @@
-"""The decomposition table of a target: torch's entries for ops outside the surface, then Turret's own."""
+"""The decomposition table of a target: torch's entries for ops outside the op set, then Turret's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from turret.graph.op_set import resolve, surface
+from turret.graph.op_set import core_ops, resolve
 from turret.graph.scalar_ops import when_changed
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions import (  # noqa: F401
@@ -76,13 +76,13 @@ _MOVEMENT = _words(
 
 @functools.lru_cache(maxsize=4)
 def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]:
-    """``OpOverload -> function`` for every op outside the closed surface that can be written in terms of it.
+    """``OpOverload -> function`` for every op outside the core op set that can be written in terms of it.
 
     With ``fallback_random`` the random ops keep eager's own.  A function returns ``NotImplemented`` to keep one
     call whole (a complex dtype, a move between devices).
     """
     whole = _resolved(NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER)
-    excluded = whole | set(surface()) | _resolved(RANDOM)
+    excluded = whole | set(core_ops()) | _resolved(RANDOM)
     movement_ops, whole_on_cpu = _resolved(_MOVEMENT), _resolved(_WHOLE_ON_CPU)
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():

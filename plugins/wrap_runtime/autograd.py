@@ -15,7 +15,7 @@ from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
 from turret.plugins.wrap_runtime import double_backward
-from turret.plugins.wrap_runtime.autograd_outputs import Handover
+from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
@@ -44,7 +44,7 @@ def autograd_function(
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
     given = differentiate.inputs
-    handover, in_place_of = Handover(outputs, saved_tensors), _own_views(signature)
+    fit_outputs, in_place_of = AutogradOutputs(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
@@ -54,8 +54,8 @@ def autograd_function(
             if write is not None:
                 write(inputs, made)
             results: Sequence[Any] = made
-            if not handover.idle:
-                results = handover(inputs, results)
+            if not fit_outputs.idle:
+                results = fit_outputs(inputs, results)
             if in_place_of is not None:
                 results = in_place_of(inputs, results)
             ctx.save_for_backward(*results[outputs:split])
@@ -91,7 +91,7 @@ def autograd_function(
         made = forward(list(inputs))
         if write is not None:
             write(inputs, made)
-        results = handover(inputs, made)
+        results = fit_outputs(inputs, made)
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return _recorded(Compiled, run_alone)

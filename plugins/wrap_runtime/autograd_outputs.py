@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class Handover:
+class AutogradOutputs:
     """Makes a forward's results fit for autograd and for the user.
 
     A plan may return an output as a view of a buffer, which is its own affair: eager's result is no view of a hidden

@@ -15,7 +15,7 @@ from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphSignature, SyntheticBase
 from turret.plan.sizes import Sizes, compile_size, number_reader, size_reader
 from turret.plugins.wrap_runtime.autograd import autograd_function
-from turret.plugins.wrap_runtime.autograd_outputs import Handover
+from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
 
@@ -65,17 +65,17 @@ def _inference(
     signature: GraphSignature, forward: BoxedCallable, write: Writer | None
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     outputs = len(signature.graph_outputs)
-    forward, handover = without_autocast(forward), Handover(outputs, 0)
+    forward, fit_outputs = without_autocast(forward), AutogradOutputs(outputs, 0)
     if write is None:
         if any(i.requires_grad for i in signature.inputs):
             forward = without_gradients(forward)
-        return lambda inputs: handover(inputs, forward(list(inputs)))
+        return lambda inputs: fit_outputs(inputs, forward(list(inputs)))
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
             results = forward(list(inputs))
             write(inputs, results)
-        return handover(inputs, results)[:outputs]
+        return fit_outputs(inputs, results)[:outputs]
 
     return run
 

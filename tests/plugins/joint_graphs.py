@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.graph.op_traits import output_nodes
-from turret.hooks import hookspecs
+from turret.hooks import hookspecs, plugin_manager
 from turret.hooks.products import JointGraph
 from turret.hooks.signature import GraphSignature, InputInfo, OutputInfo, OutputKind
 
@@ -27,7 +27,7 @@ def make_context(*plugins: Any, **config: Any) -> SimpleNamespace:
     manager.add_hookspecs(hookspecs)
     for plugin in plugins:
         manager.register(plugin)
-    options = SimpleNamespace(**{"cudagraphs": False, **config})
+    options = plugin_manager.configure(plugin_manager.default_manager(), None, config)
     return SimpleNamespace(config=options, hooks=manager.hook, emit=lambda *a, **k: None)
 
 

@@ -100,8 +100,8 @@ class ExprFacts:
         return False
 
     def _harms(self, node: Expr) -> bool:
-        wild = node.op == "load" and not always_inside(node.coords[0], self.tensors[node.tensor])
-        return wild or self.reports(node)
+        may_be_outside = node.op == "load" and not always_inside(node.coords[0], self.tensors[node.tensor])
+        return may_be_outside or self.reports(node)
 
 
 class TextEmitter:

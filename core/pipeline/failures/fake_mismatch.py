@@ -1,4 +1,4 @@
-"""Recourse where a fake implementation proves wrong: the call that finds out runs eagerly, and so do later ones.
+"""What is done where a fake implementation proves wrong: the call that finds out runs eagerly, and so do later ones.
 
 Memory is planned by what an op's fake implementation foretells.  Those of torch itself are trusted; a user's op may
 turn out to return something else, which the executor notices when the op has run.  A plan changes no input (the

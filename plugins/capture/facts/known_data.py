@@ -16,7 +16,7 @@ import torch
 from turret.hooks.devices import HOST
 from turret.plugins.capture.facts.versions import Versions
 from turret.torch_compat.dispatch import disable_current_modes
-from turret.torch_compat.program_functions import shape_as_tensor
+from turret.torch_compat.programs.functions import shape_as_tensor
 from turret.torch_compat.trees import pytree
 
 LIMIT = 256

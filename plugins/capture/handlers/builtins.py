@@ -366,14 +366,22 @@ for _original, _replacement in (
     polyfilled(_original, _replacement)
 
 
+def _have_one_extreme(values: list[Value]) -> bool:
+    """Whether torch's symbol for the larger of two numbers is Python's: that of an int and a float is a float."""
+    symbols = [v for v in values if isinstance(v, Symbolic)]
+    if not symbols or not all(isinstance(v, (Symbolic, Constant)) for v in values):
+        return False
+    kinds = {v.type() for v in values}
+    return kinds == {int} or (kinds == {float} and not all(v.is_known() for v in symbols))
+
+
 def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
         values = [a.realize() for a in args]
         if len(values) == 1 and not kwargs:
             items = values[0].unpack(t)
             values = items if len(items) > 1 else [t.new_tuple(items)]
-        numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
-        if numbers and any(isinstance(v, Symbolic) for v in values):
+        if len(values) == 2 and not kwargs and _have_one_extreme(values):
             return t.recorder.call(symbolic, values, {})
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
         return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen

@@ -22,7 +22,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.collectives import (
+from turret.torch_compat.programs.collectives import (
     functional_collectives,
     functional_ops,
     group_size_by_name,

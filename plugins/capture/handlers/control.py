@@ -18,7 +18,7 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.control_flow import (
+from turret.torch_compat.programs.control_flow import (
     bypassing_wrapper,
     generic_associative_scan,
     map_function,

@@ -11,7 +11,7 @@ from turret.graph.wrapper_tensors import nested_attention
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.wrappers import is_nested
-from turret.torch_compat.nested import nested_tensor
+from turret.torch_compat.programs.nested import nested_tensor
 
 
 def _made(function: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:

@@ -22,7 +22,7 @@ from turret.torch_compat.function_overrides import (
     torch_function_all_disabled,
     torch_function_enabled,
 )
-from turret.torch_compat.program_functions import make_subclass
+from turret.torch_compat.programs.functions import make_subclass
 
 # Answers.
 

@@ -35,8 +35,8 @@ from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.library import CustomOpDef
-from turret.torch_compat.program_functions import assert_async, shape_as_tensor, torch_assert
-from turret.torch_compat.tracers import (
+from turret.torch_compat.programs.functions import assert_async, shape_as_tensor, torch_assert
+from turret.torch_compat.programs.tracers import (
     FxCall,
     get_tracing_state,
     is_checkpoint_valid,

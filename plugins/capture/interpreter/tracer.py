@@ -39,7 +39,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance, Instance, I
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
-from turret.torch_compat.program_functions import assert_async
+from turret.torch_compat.programs.functions import assert_async
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY: dict[str, Callable[[Any], Any]] = {

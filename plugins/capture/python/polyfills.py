@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from turret.torch_compat.program_functions import safe_softmax
+from turret.torch_compat.programs.functions import safe_softmax
 
 
 def iterate_by_index(value: Any) -> Iterator[Any]:

@@ -94,7 +94,7 @@ def python_of(t: Tracer, value: Value) -> Any:
 @functools.cache
 def _library() -> tuple[Any, dict[Any, Any]]:
     """Torch's library, and its functions by those of numpy that they stand for."""
-    from turret.torch_compat.numpy_functions import library
+    from turret.torch_compat.programs.numpy_functions import library
 
     found: dict[Any, Any] = {}
     for theirs, mine in ((numpy, library), (numpy.linalg, library.linalg), (numpy.fft, library.fft)):

@@ -579,11 +579,43 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
             return t.fold(operation, [left, right], {})
     if operation in _SHIFTS and isinstance(left, Symbolic) and right.is_constant():
         return _shifted(t, operation, left, right)
-    if operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t):
+    if _divides_by_zero(t, operation, right):
         return t.fold(operation, [_as_now(left), _as_now(right)], {})
-    return t.recorder.call(operation, [left, right], {})
+    if float in (left.type(), right.type()) and (operation in _WHOLE or _is_product_with_zero(operation, left, right)):
+        return _of_floats(t, operation, left, right)
+    return _as_float(t.recorder.call(operation, [left, right], {}))
 
 
+def _divides_by_zero(t: Tracer, operation: Callable, right: Value) -> bool:
+    return operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t)
+
+
+def _as_float(found: Value) -> Value:
+    """A result; that which is one float whatever the symbols are, as a constant."""
+    if isinstance(found, Symbolic) and found.type() is float and found.number.node.expr.is_number:
+        return Constant(float(found.number))  # which may be written as an int
+    return found
+
+
+def _is_product_with_zero(operation: Callable, left: Value, right: Value) -> bool:
+    factors = {operator.mul: (left, right), operator.truediv: (left,)}.get(operation, ())
+    return any(v.is_constant() and v.constant() == 0 for v in factors)
+
+
+def _of_floats(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
+    """A remainder, a whole quotient or a product (or quotient) with zero of floats, as it is now.
+
+    Torch takes the remainder for an integer, and decides branches on it by that; its quotient is rounded before it is
+    made whole, and loses the sign of a zero; a product with zero is an int of no sign.
+    """
+    if any(isinstance(v, Symbolic) and not v.is_known() for v in (left, right)):
+        if operation not in _WHOLE:
+            return t.recorder.call(operation, [left, right], {})
+        raise Unsupported("a remainder or whole quotient of a float that depends on data")
+    return t.fold(operation, [_as_now(left), _as_now(right)], {})
+
+
+_WHOLE = (operator.mod, operator.floordiv)
 _DIVISIONS = (operator.floordiv, operator.mod, operator.truediv)
 """Operators that raise for zero; that torch's symbols simplify ``n % n`` does not say that ``n`` is none."""
 _SHIFTS = {operator.lshift: operator.mul, operator.rshift: operator.floordiv}
@@ -685,6 +717,7 @@ class Symbolic(Value):
             raise Unsupported(f"a branch on a number that depends on data: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        other = self.beside_number(other)
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
             if operation in _BITWISE:
                 right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
@@ -695,11 +728,18 @@ class Symbolic(Value):
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
             return t.fold(operation, [other, Constant(self.fixed())], {})
+        other = self.beside_number(other)
         if isinstance(other, Constant) and isinstance(other.value, (int, float)):
             return _compute(t, operation, other, self)
         return None
 
+    def beside_number(self, other: Value) -> Value:
+        """What is computed or compared with this number: a bool is an int, which torch's symbols do not know."""
+        is_bool = isinstance(other, Constant) and type(other.value) is bool and self.type() is not bool
+        return Constant(int(other.value)) if is_bool else other  # type: ignore[attr-defined]
+
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        other = self.beside_number(other)
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
             return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
         return None

@@ -33,7 +33,7 @@ _HOMES = {
     "emit": "program",
     "one_pass": "tiles.row_column",
     "pack": "segments",
-    "settle": "segments",
+    "with_alignment": "segments",
     "shared_pool": "compilation.workers",
     "triton_version": "compilation.compile",
 }

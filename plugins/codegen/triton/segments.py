@@ -46,7 +46,7 @@ def alternatives(segments: Mapping[str, Iterable[Emitted]]) -> Iterator[TritonKe
                 yield from kernel.alternatives
 
 
-def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
+def with_alignment(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
     """The kernel with alignment hints for all pointers that the runtime keeps aligned.
 
     The allocator aligns what it hands out, and the arena's tensors start at cache lines; of other tensors each run
@@ -55,7 +55,7 @@ def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
     pointers = zip(kernel.parameters, kernel.buffers, strict=False)
     aligned = {parameter for parameter, buffer in pointers if not _starts_anywhere(buffer, draft)}
     sizes = kernel.divisible.difference(kernel.parameters[: len(kernel.buffers)])
-    otherwise = None if kernel.otherwise is None else settle(kernel.otherwise, draft)
+    otherwise = None if kernel.otherwise is None else with_alignment(kernel.otherwise, draft)
     return attrs.evolve(kernel, divisible=sizes | aligned, otherwise=otherwise)
 
 

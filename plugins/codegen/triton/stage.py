@@ -22,7 +22,7 @@ from turret.plugins.codegen.triton.compilation.autotune import Tuner
 from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.program import emit
-from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, settle
+from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.row_column import one_pass
 from turret.storage import codec
@@ -92,7 +92,7 @@ class _CodeGenerator:
 
     def _emit(self, kernel: Kernel) -> Emitted:
         emitted = emit(kernel, self.declarations, self.properties, self.hints)
-        return tuple(settle(k, self.draft) for k in emitted)
+        return tuple(with_alignment(k, self.draft) for k in emitted)
 
     def _choose(self, kernels: list[TritonKernel]) -> dict[tuple[str, frozenset[str]], tuple[Variant, CompiledKernel]]:
         """The configuration to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""

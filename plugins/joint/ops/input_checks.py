@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.plugins.joint.sizes import guarded_apart, is_dense
+from turret.plugins.joint.sizes import guarded_apart, is_dense, is_empty
 from turret.torch_compat.checks import require, require_implemented, require_index
 
 aten = torch.ops.aten
@@ -106,16 +106,22 @@ def _draws_from_a_range(given: Given) -> None:
     low, high, dtype = given["from"], given["to"], given["self"].dtype
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and dtype.is_floating_point:
         largest = torch.finfo(dtype).max
-        torch._check(low <= high, lambda: f"a range from {low} to {high}")
-        torch._check(max(abs(low), abs(high), high - low) <= largest, lambda: f"{low} to {high} in {dtype}")
+        require(low <= high, lambda: f"a range from {low} to {high}")
+        require(max(abs(low), abs(high), high - low) <= largest, lambda: f"{low} to {high} in {dtype}")
 
 
 def _beta_is_not_negative(given: Given) -> None:
-    torch._check(given["beta"] >= 0, lambda: f"beta is {given['beta']}")
+    require(given["beta"] >= 0, lambda: f"beta is {given['beta']}")
 
 
 def _divisible_by_alpha(given: Given) -> None:
     require(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+
+
+def _has_elements(given: Given) -> None:
+    """``pixel_unshuffle`` of nothing is what it was given, and of both shuffles of nothing there is no gradient."""
+    if is_empty(given["self"].shape):
+        raise UnsupportedError("a pixel shuffle of a tensor without elements")
 
 
 def _have_elements(given: Given) -> None:
@@ -372,6 +378,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.bmm.default: _NO_BOOLS,
     aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
     aten._prelu_kernel.default: _NO_INTEGERS,
+    aten.pixel_shuffle.default: (_has_elements,),
+    aten.pixel_unshuffle.default: (_has_elements,),
     aten.pow.Tensor_Scalar: (_no_negative_power_of_integers,),
     aten.pow_.Scalar: (_no_negative_power_of_integers,),
     aten.pow.Tensor_Tensor: (_not_bools_alone("self", "exponent"),),

@@ -1,4 +1,4 @@
-"""The closed op surface and the check that names what is outside it."""
+"""The core op set and the check that names what is outside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_listed_op_is_in_one_family_only():
 
 
 def test_names_resolve_to_overloads():
-    table = op_set.surface()
+    table = op_set.core_ops()
     assert len(table) > 300 and all(isinstance(op, torch._ops.OpOverload) for op in table)
     assert resolve("add.Tensor") is aten.add.Tensor
     assert resolve("prims.iota") is torch.ops.prims.iota.default
@@ -44,7 +44,7 @@ def test_check_names_ops_outside_with_a_reason():
     module = make_fx(lambda x: torch.ops.aten.gelu(x + 1).sum(0))(torch.randn(3, 3))
     found = outside_op_set(module)
     assert [o.op for o in found] == ["aten.gelu.default"]
-    assert found[0].reason == "no decomposition into the surface" and found[0].node in str(found[0])
+    assert found[0].reason == "no decomposition into the op set" and found[0].node in str(found[0])
 
 
 def test_custom_and_higher_order_ops_are_outside():

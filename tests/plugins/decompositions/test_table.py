@@ -1,4 +1,4 @@
-"""Every decomposition equals eager, in values, dtypes and strides, and ends inside the closed surface."""
+"""Every decomposition equals eager, in values, dtypes and strides, and ends inside the core op set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tests.plugins.joint_graphs import functionalized, make_context
-from turret.graph.op_set import Family, family_of, outside_op_set, surface
+from turret.graph.op_set import Family, core_ops, family_of, outside_op_set
 from turret.plugins import decompositions
 from turret.plugins.decompositions.table import decomposition_table
 
@@ -109,7 +109,7 @@ def check(info, dtype, with_grad, limit=3):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.thorough
-def test_decomposition_equals_eager_and_is_inside_the_surface(name, dtype):
+def test_decomposition_equals_eager_and_is_inside_the_op_set(name, dtype):
     info = BY_NAME[name]
     if dtype not in info.supported_dtypes("cpu"):
         pytest.skip(f"{name} has no {dtype} kernel on the CPU")
@@ -122,7 +122,7 @@ def test_decomposition_equals_eager_and_is_inside_the_surface(name, dtype):
     "name", [name for name in OPS if BY_NAME[name].supports_autograd and name not in UNTRACEABLE_BACKWARD]
 )
 @pytest.mark.thorough
-def test_backward_equals_eager_and_is_inside_the_surface(name):
+def test_backward_equals_eager_and_is_inside_the_op_set(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(BY_NAME[name], torch.float32, with_grad=True)
@@ -236,10 +236,10 @@ def test_half_types_compute_in_float32():
             assert all(v.dtype == torch.float32 for v in values), n
 
 
-def test_table_leaves_the_surface_whole_and_has_no_in_place_ops():
+def test_table_leaves_the_op_set_whole_and_has_no_in_place_ops():
     for fallback in (False, True):
         table = decomposition_table(fallback)
-        assert not [op for op in table if surface().get(op) not in (None, Family.EXTERN)]
+        assert not [op for op in table if core_ops().get(op) not in (None, Family.EXTERN)]
         assert not [
             op for op in table if op._schema.is_mutable and op is not torch.ops.aten._native_batch_norm_legit.default
         ]

@@ -19,7 +19,7 @@ from turret.plan.launch.table import (
     expression,
     segment_words,
 )
-from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, alternatives, pack, settle
+from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, alternatives, pack, with_alignment
 
 SIZES = {"s0": 0, "s1": 1}
 ONE = (0, 1)
@@ -69,8 +69,8 @@ def test_the_runtime_checks_alignment_of_what_it_did_not_allocate() -> None:
 
 def test_every_pointer_is_taken_for_aligned_except_views_that_never_are() -> None:
     plain = scale(divisible=frozenset({"n"}))
-    assert settle(plain, draft()).divisible == {"x", "y", "n"}
-    assert settle(plain, draft(offset=68)).divisible == {"x", "n"}
+    assert with_alignment(plain, draft()).divisible == {"x", "y", "n"}
+    assert with_alignment(plain, draft(offset=68)).divisible == {"x", "n"}
 
 
 def test_scratch_lies_behind_the_arena_is_cleared_and_is_shared_by_kernels_that_run_later() -> None:
@@ -149,7 +149,7 @@ def test_the_arena_is_there_where_kernels_work_in_scratch_memory() -> None:
 def test_a_kernel_for_sizes_like_the_first_comes_with_one_for_others() -> None:
     general = scale(name="general")
     fast = scale(name="fast", assumes=("s0 % 16", "s0 - 4096"), otherwise=general, divisible=frozenset({"x", "y", "n"}))
-    segments = {"s": [(settle(fast, draft()),)]}
+    segments = {"s": [(with_alignment(fast, draft()),)]}
     assert [k.name for k in alternatives(segments)] == ["fast", "general"]
     packed = pack(draft(), segments, chosen)
     assert [k.function for k in packed.table.kernels] == ["fast", "general"]

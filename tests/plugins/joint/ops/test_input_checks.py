@@ -333,3 +333,22 @@ def test_labels_behind_the_end_of_a_row_do_not_count() -> None:
     for dynamic in (False, True):
         compiled = turret.compile(F.multilabel_margin_loss, dynamic=dynamic, options={"on_error": "raise"})
         torch.testing.assert_close(compiled(x, labels), F.multilabel_margin_loss(x, labels))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("shuffle", [F.pixel_shuffle, F.pixel_unshuffle])
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+def test_a_pixel_shuffle_of_nothing_is_eagers(shuffle, gradient: bool) -> None:
+    def shape_of(program) -> tuple[int, ...] | type:
+        x = torch.ones(2, 0, 4, 4, requires_grad=gradient)
+        try:
+            found = program(x)
+            found.sum().backward() if gradient else None
+        except RuntimeError as error:
+            return type(error)
+        return tuple(found.shape)
+
+    def program(x):
+        return shuffle(x, 2)
+
+    assert shape_of(turret.compile(program, options={"cache": False})) == shape_of(program)

@@ -1,0 +1,86 @@
+"""Numbers that are symbols: what is computed of them, its type, and how branches on it go are Python's."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plugins.capture.capture_lab import Observed
+
+LEAVES = ("n", "n", "m", "f", "2", "3", "-1", "0", "0.5", "1.5", "-2.5", "True")
+FORMS = (
+    "({a} + {b})", "({a} - {b})", "({a} * {b})", "({a} // {b})", "({a} % {b})", "({a} / {b})", "min({a}, {b})",
+    "max({a}, {b})", "abs({a})", "int({a})", "float({a})", "round({a})", "math.floor({a})", "(-{a})", "divmod({a}, {b})[1]",
+)  # fmt: skip
+CONDITIONS = ("{a} < {b}", "{a} == {b}", "{a} != {b}", "{a}", "0 < {a} <= {b}", "float({a}).is_integer()")
+
+
+def expressions(depth: int) -> st.SearchStrategy[str]:
+    if depth == 0:
+        return st.sampled_from(LEAVES)
+    inner = expressions(depth - 1)
+    made = st.builds(lambda form, a, b: form.format(a=a, b=b), st.sampled_from(FORMS), inner, inner)
+    return st.one_of(st.sampled_from(LEAVES), made)
+
+
+CONDITION = st.builds(
+    lambda form, a, b: form.format(a=a, b=b), st.sampled_from(CONDITIONS), expressions(2), expressions(1)
+)
+LINES = """
+    try:
+        out.append((1 if {condition} else 2, {value}))
+    except (ZeroDivisionError, OverflowError, ValueError) as error:
+        out.append(type(error).__name__)
+"""
+
+
+def program_of(pairs):
+    lines = "".join(LINES.format(condition=condition, value=value) for condition, value in pairs)
+    source = f"import math\ndef program(x, n, m, f):\n    out = []{lines}    return x * 2, out\n"
+    space: dict = {}
+    exec(compile(source, "<numbers>", "exec"), space)
+    linecache.cache["<numbers>"] = len(source), None, source.splitlines(keepends=True), "<numbers>"
+    return space["program"]
+
+
+def check(program, calls):
+    observed = Observed(program)
+    for numbers in calls:
+        expected, found = program(torch.ones(2), *numbers)[1], observed(torch.ones(2), *numbers)[1]
+        assert [len(v) for v in found] == [len(v) for v in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert [type(v) for v in one] == [type(v) for v in other], (numbers, found, expected)
+            exact = isinstance(other, str) or type(other[1]) is not float
+            assert one == other if exact else one[0] == other[0] and one[1] == pytest.approx(other[1], nan_ok=True)
+
+
+NUMBERS = st.tuples(st.integers(-5, 9), st.integers(0, 4), st.sampled_from((0.5, 1.25, -1.75, 2.0, -0.1)))
+
+
+@given(
+    st.lists(st.tuples(CONDITION, expressions(2)), min_size=6, max_size=6), st.lists(NUMBERS, min_size=4, max_size=4)
+)
+@settings(max_examples=15, deadline=None)
+def test_expressions_of_symbols_are_pythons(pairs, calls):
+    check(program_of(pairs), calls)
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("(n / 4) % 1", "(n / 4).is_integer()"),
+        ("f % 2.0 > 1.2", "f % 1.0 == 0"),
+        ("n == True", "n + True"),
+        ("max(1.5, n) == n", "max(1.5, n)"),
+        ("n < 100", "min(n, m / 2)"),
+        ("n < 100", "-1 // f"),
+        ("n < 100", "0.0 * n"),
+        ("n < 100", "(0 * n) + 0.0"),
+    ],
+)
+def test_what_once_was_wrong(condition, value):
+    check(program_of([(condition, value)]), [(3, 1, 0.5), (5, 2, -0.1), (1, 3, 1.75), (-4, 4, -1.5), (7, 0, 2.0)])
