@@ -53,3 +53,22 @@ def _alternatives(name: str) -> list[Any]:
 
 for _function in _alternatives("_check_is_size"):
     registry.functions[_function] = _is_size
+
+
+def _asked_of_sizes(function: Any) -> Any:
+    """The handler of a question about a condition on sizes, which torch answers while capturing."""
+
+    def handler(t: Tracer, condition: Value) -> Value:
+        value = condition.realize()
+        if not isinstance(value, Symbolic):
+            return Constant(t.truth(value))
+        try:
+            return Constant(bool(function(value.number)))
+        except Exception as error:
+            raise Unsupported(f"{function.__name__} of a number that depends on data: {error}") from error
+
+    return handler
+
+
+for _name in ("statically_known_true", "guard_size_oblivious", "guard_or_false", "guard_or_true"):
+    registry.functions[getattr(symbolic_shapes, _name)] = _asked_of_sizes(getattr(symbolic_shapes, _name))

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from torch.fx.experimental import symbolic_shapes
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, check
@@ -309,3 +310,28 @@ def test_other_changes_of_warnings_are_the_programs_own():
         Observed(f, fullgraph=True)(torch.ones(2), "error")
     check(f, torch.ones(2), "ignore", breaks=None)
     check(lambda x: (warnings.simplefilter("ignore"), x + 1)[1], torch.ones(2), breaks=None)
+
+
+@pytest.mark.parametrize("name", ["statically_known_true", "guard_size_oblivious", "guard_or_false", "guard_or_true"])
+def test_questions_about_sizes_are_answered_while_capturing(name):
+    question = getattr(symbolic_shapes, name)
+
+    def program(x):
+        return x * 2 if question(x.shape[0] > 2) else x - 1
+
+    for dynamic in (False, True):
+        observed = Observed(program, fullgraph=True, dynamic=dynamic)
+        for size in (5, 1):
+            expected = program(torch.ones(size))
+            assert (dynamic and name == "statically_known_true") or torch.equal(observed(torch.ones(size)), expected)
+
+
+def test_what_depends_on_data_has_the_answer_that_is_asked_for():
+    def program(x):
+        number = x.sum().item()
+        false = symbolic_shapes.guard_or_false(number > 5)
+        true = symbolic_shapes.guard_or_true(number > 5)
+        return x + (1 if false else 2) + (10 if true else 20)
+
+    observed = Observed(program, fullgraph=True)
+    assert torch.equal(observed(torch.tensor([9])), torch.tensor([21]))
