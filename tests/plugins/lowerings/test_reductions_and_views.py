@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import turret
 from tests.plugins.lowerings.lowering_lab import check, lowered
 from turret.ir import Definition, StridedView
 from turret.testing.loops.interpreter import run_program
@@ -113,3 +114,21 @@ def test_dynamic_sizes_have_one_program() -> None:
         x = numbers(*shape)
         for one, other in zip(run_program(program, [x]), function(x), strict=True):
             torch.testing.assert_close(one, other)
+
+
+EMPTY = {
+    "repeat": lambda x: x.repeat(2, 3),
+    "stack": lambda x: torch.stack([x, x]),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "transposed": lambda x: (x + 1).t(),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_results_without_elements_are_laid_out_as_eager_s(name: str) -> None:
+    program, x = EMPTY[name], torch.randn(0, 3)
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    found, expected = compiled(x), program(x)
+    assert (found.shape, found.stride()) == (expected.shape, expected.stride())
