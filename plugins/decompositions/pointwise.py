@@ -10,6 +10,7 @@ import torch
 
 from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
 from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.dispatch import has_kernel_for
 
 aten = torch.ops.aten
 
@@ -33,6 +34,33 @@ def angle(x: torch.Tensor) -> torch.Tensor:
     pi, zero = aten.full.default([], math.pi, **options), aten.full.default([], 0.0, **options)
     result = aten.where.self(aten.lt.Scalar(x, 0), pi, zero)
     return aten.where.self(aten.isnan.default(x), x, result) if x.dtype.is_floating_point else result
+
+
+def ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """``x * 2**exponent``, rounded once, of floats and integers, even where the power alone would overflow.
+
+    Torch's own, which eager is otherwise, multiplies by a power in the dtype of the result: zero times 2**130 is NaN.
+    """
+    dtype = x.dtype
+    if exponent.dtype.is_floating_point or exponent.dtype.is_complex or not dtype.is_floating_point:
+        return torch_table[aten.ldexp.Tensor](x, exponent)
+    left = convert(exponent, torch.int64)
+    value = convert(x, torch.float64)
+    powers = []
+    for _ in range(3 if dtype == torch.float64 else 1):
+        step = aten.clamp.default(left, -_LARGEST_POWER, _LARGEST_POWER)
+        powers.append(aten.exp2.default(convert(step, torch.float64)))
+        left = aten.sub.Tensor(left, step)
+    for power in reversed(powers):  # the rest first: rounding to a subnormal number comes last
+        value = aten.mul.Tensor(value, power)
+    return convert(value, dtype)
+
+
+_LARGEST_POWER = 1000
+"""Of two, in a float64; every float of fewer bits times it is one, too, or rounds to zero or infinity."""
+
+if not has_kernel_for("aten::ldexp.Tensor", "CompositeImplicitAutograd"):  # it has a kernel of its own since torch 2.13
+    decomposes("ldexp.Tensor", any_dtype=True)(ldexp)
 
 
 @decomposes("_trilinear")

@@ -1,0 +1,35 @@
+"""Pointwise ops whose decomposition in torch differs from eager's kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import turret
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
+SPECIAL = (0.0, -0.0, 1.0, -1.5, 3e-5, 6e4, 1e-30, 1e30, float("inf"), -float("inf"), float("nan"))
+EXPONENTS = st.one_of(
+    st.integers(-30, 30), st.integers(-2200, 2200), st.sampled_from((127, 128, -126, -149, 1023, -1074))
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=6, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.sampled_from(SPECIAL), st.floats(-1e4, 1e4)), min_size=8, max_size=8),
+    exponents=st.lists(EXPONENTS, min_size=8, max_size=8),
+    one=st.booleans(),
+)
+def test_powers_of_two_that_overflow_alone_do_not_when_multiplied(
+    dtype: torch.dtype, values: list[float], exponents: list[int], one: bool
+) -> None:
+    x = torch.tensor(values, dtype=torch.float64)
+    x = x.to(dtype) if dtype.is_floating_point else x.nan_to_num(nan=3).clamp(-1e9, 1e9).to(dtype)
+    exponent = torch.tensor(exponents[0] if one else exponents)
+    compiled = turret.compile(torch.ldexp, options={"cache": False, "on_error": "raise"})
+    torch.testing.assert_close(compiled(x, exponent), torch.ldexp(x, exponent), rtol=0, atol=0, equal_nan=True)
+    fractions = exponent.clamp(-20, 20) / 4
+    torch.testing.assert_close(compiled(x, fractions), torch.ldexp(x, fractions), equal_nan=True)
