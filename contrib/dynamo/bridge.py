@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.eval_frame import OptimizeContext
 from torch._guards import TracingContext, detect_fake_mode
 
 from turret.hooks import plugin_manager
@@ -152,7 +151,7 @@ def turret_capture(
 
     observe.observe_breaks(_context_of)
     own = DynamoBackend(compile_graph, context)
-    entry = torch._dynamo.optimize(
+    entry: Any = torch._dynamo.optimize(
         own,
         nopython=fullgraph,
         dynamic=dynamic,
@@ -160,7 +159,6 @@ def turret_capture(
         guard_fail_fn=functools.partial(observe.emit_recompile, context),
         guard_filter_fn=observe.guard_filter(context),
     )
-    assert isinstance(entry, OptimizeContext)
     entry.callback = SoundCapture(entry.callback, own, _data_dependent(context.config))
     captured = entry(_traceable(target))
     if fullgraph or context.config.on_error == "raise":

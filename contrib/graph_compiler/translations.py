@@ -50,12 +50,8 @@ def _has_dims(node: fx.Node) -> str:
 
 
 def _has_count(node: fx.Node) -> str:
-    if _has_dims(node):
-        return "a mean of a count that is a symbol"
-    source, dims = node.args[:2]
-    assert isinstance(source, fx.Node) and isinstance(dims, Sequence)
-    sizes = source.meta["val"].shape
-    known = all(isinstance(sizes[d], int) for d in dims)
+    dims: Any = () if _has_dims(node) else node.args[1]
+    known = bool(dims) and all(isinstance(_tensors(node)[0].meta["val"].shape[d], int) for d in dims)
     return "" if known else "a mean of a count that is a symbol"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 
 import turret
-from turret.hooks.context import CompileContext
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import Target
 from turret.plan import Plan
@@ -31,7 +30,7 @@ class Plugin:
         return opencl_device(type(device))
 
     @turret.hookimpl
-    def turret_codegen(self, context: CompileContext, schedule: Any, target: Target) -> Plan | None:
+    def turret_codegen(self, context: Any, schedule: Any, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
         if "opencl" not in device_for(target.device_type).kernel_languages:
             return None

@@ -36,9 +36,8 @@ class Driver:
     def compile(self, source: str) -> bytes:
         """The binary of a program."""
         try:
-            source_program = cl.Program(self.queue.context, source)
-            options = ["-cl-std=CL1.2", "-w"]
-            program = source_program.build(options, cache_dir=False)  # type: ignore[arg-type]  # False: no cache
+            made = cl.Program(self.queue.context, source)
+            program = made.build(["-cl-std=CL1.2", "-w"], cache_dir=False)  # type: ignore[arg-type]
             self.run(cl.Kernel(program, "turret"), 1, 0, 0, 0)  # no steps: PoCL makes the code for groups of one item
             return program.get_info(cl.program_info.BINARIES)[0]
         except cl.Error as error:

@@ -33,7 +33,7 @@ def softshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
     """
     wide = widen(x)
     moved = aten.where.self(aten.gt.Scalar(wide, lambd), aten.sub.Scalar(wide, lambd), aten.add.Scalar(wide, lambd))
-    near = by_vectors(x, lambda: _constant(0.0, wide), lambda: aten.mul.Scalar(wide, 0.0))
+    near = by_vectors("softshrink", x, lambda: _constant(0.0, wide), lambda: aten.mul.Scalar(wide, 0.0))
     return convert(aten.where.self(_between(wide, -lambd, lambd), near, moved), x.dtype)
 
 
@@ -53,7 +53,11 @@ def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.
 
     if not uses_host_kernels(x.device):
         return scalars()
-    return by_vectors(x, lambda: aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero), scalars)
+
+    def vectors() -> torch.Tensor:
+        return aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero)
+
+    return by_vectors("shrink_backward", x, vectors, scalars)
 
 
 @decomposes("threshold_backward", on_cpu=True)
@@ -76,7 +80,7 @@ def hardtanh_backward(grad: torch.Tensor, x: torch.Tensor, low: float, high: flo
         outside = aten.logical_or.default(aten.le.Scalar(wide, low), aten.ge.Scalar(wide, high))
         return aten.where.self(outside, zero, grad)
 
-    return by_vectors(x, vectors, scalars)
+    return by_vectors("hardtanh_backward", x, vectors, scalars)
 
 
 @decomposes("hardswish_backward", on_cpu=True)
@@ -85,6 +89,7 @@ def hardswish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     wide, upstream = widen(x), widen(grad)
     sloped = aten.mul.Tensor(upstream, aten.add.Scalar(aten.div.Scalar(wide, 3.0), 0.5))
     right = by_vectors(
+        "hardswish_backward",
         x,
         lambda: aten.where.self(aten.ge.Scalar(wide, 3.0), upstream, sloped),
         lambda: aten.where.self(aten.lt.Scalar(wide, 3.0), sloped, upstream),
@@ -132,6 +137,7 @@ def elu_backward(
         below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale * alpha * scale), slope)
     above = aten.mul.Scalar(upstream, scale)
     result = by_vectors(
+        "elu_backward",
         x,
         lambda: aten.where.self(aten.gt.Scalar(wide, 0.0), above, below),
         lambda: aten.where.self(aten.le.Scalar(wide, 0.0), below, above),
@@ -175,7 +181,7 @@ def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None
         return aten.where.self(inside_or_nan, steep, beyond)
 
     if uses_host_kernels(x.device):
-        result = by_vectors(x, lambda: aten.where.self(inside, slope, beyond), scalars)
+        result = by_vectors("logit_backward", x, lambda: aten.where.self(inside, slope, beyond), scalars)
     else:
         result = aten.where.self(inside_or_nan, slope, beyond)
     return convert(result, x.dtype)

@@ -25,8 +25,9 @@ from turret.storage.libraries import ROLE
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
-NOT_ASKED = {"turret_options", "turret_load_graph"}
-"""Asked when plugins are registered (a declaration that fails is refused), or for what the same plugin saved."""
+NOT_ASKED = {"turret_options", "turret_load_graph", "turret_choice_cost"}
+"""Asked when plugins are registered (a declaration that fails is refused), for what the same plugin saved, or on
+devices that have several ways to a product (``tests/plugins/schedule/test_products.py``)."""
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("turret_") and name not in NOT_ASKED)
 IGNORED = {"turret_event"}
 """Observers have no say in what is compiled: one that fails is passed over, whatever ``on_error`` is."""

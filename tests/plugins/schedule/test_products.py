@@ -6,7 +6,9 @@ import attrs
 import pytest
 import torch
 
+import turret
 from tests.plugins.loop_lab import schedule
+from turret.errors import StageError
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
 from turret.ir import (
@@ -149,3 +151,18 @@ def test_layers_that_are_alike_are_asked_once() -> None:
     asked = Asked("library")
     schedule(program, asked, target=HOPPER)
     assert len(asked.candidates) == 2
+
+
+def test_a_choice_that_fails_is_a_failure_of_its_plugin() -> None:
+    class Broken:
+        @hookimpl
+        def turret_choice_cost(self) -> float:
+            raise RuntimeError("out of ideas")
+
+    layer, x = torch.nn.Linear(4, 4).eval(), torch.randn(1, 4)
+    with torch.no_grad():
+        with pytest.raises(StageError, match=r"stage 'schedule' \(plugin [\w.<>]*Broken\) failed.*out of ideas"):
+            turret.compile(layer, plugins=[Broken()], options={"on_error": "raise", "cache": False})(x)
+        with pytest.warns(turret.TurretWarning, match="out of ideas"):
+            found = turret.compile(layer, plugins=[Broken()], options={"cache": False})(x)
+        torch.testing.assert_close(found, layer(x))
