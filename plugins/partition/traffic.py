@@ -128,10 +128,11 @@ class LatePasses:
         return reached
 
     def _waits(self, node: fx.Node, behind: set[fx.Node], known: dict[fx.Node, bool]) -> bool:
-        """Whether a kernel around a node cannot run before what ``behind`` begins with."""
+        """Whether a kernel around a node cannot run before what ``behind`` begins with; False where that is far."""
         if node in behind:
             return True
-        if node not in known:
+        if node not in known and len(known) < _REGION:
+            known[node] = False
             fused = family_of(node.target) is Family.POINTWISE or is_view(node)
             known[node] = fused and bool(node.users) and all(self._waits(u, behind, known) for u in node.users)
-        return known[node]
+        return known.get(node, False)

@@ -61,3 +61,15 @@ def test_values_that_are_read_on_both_sides_of_a_product_are_in_memory() -> None
     passes = LatePasses(analysis)
     written = [node for node in analysis.candidates if is_written_late(node)]
     assert written and not any(passes.stands_alone(node) for node in written)
+
+
+def test_a_long_chain_behind_a_product_is_no_deep_recursion() -> None:
+    def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x @ w)
+        rest = x.mm(w)
+        for _ in range(600):
+            x = torch.sin(x) * 1.01
+        return (x + rest).sum()
+
+    parts = turret.partition(turret.joint_graph(chain, torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)))
+    assert parts.saved_tensors
