@@ -213,8 +213,7 @@ def moved_values(nest: Nest) -> int:
     """How many values of a point are read, or written, when the row is first walked; those that many points share are
     left out."""
     along = _stored_along(nest) if is_walked_once(nest) else []
-    operands = [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
-    first = [operand for operand in operands if not any(_is_row(nest, node) for node in walk(operand))]
+    first = [operand for operand in _row_operands(nest) if not any(_is_row(nest, node) for node in walk(operand))]
     values = [root for store in along for root in store.roots]
     offsets = {(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"}
     offsets |= {(store.tensor, store.offset) for store in along}
@@ -224,9 +223,13 @@ def moved_values(nest: Nest) -> int:
 
 def is_walked_once(nest: Nest) -> bool:
     """Whether reductions of the row and what is stored along it need no result of the row."""
-    operands = [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
     along = [root for store in _stored_along(nest) for root in store.roots]
-    return not any(_is_row(nest, node) for node in walk(*operands, *along))
+    return not any(_is_row(nest, node) for node in walk(*_row_operands(nest), *along))
+
+
+def _row_operands(nest: Nest) -> list[Expr]:
+    """What reductions of the row take."""
+    return [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
 
 
 def _stored_along(nest: Nest) -> list[FlatStore]:
