@@ -12,8 +12,8 @@ import torch
 from turret.plan import Plan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_sizes
-from turret.plugins.cudagraphs.outputs import of_others
-from turret.plugins.cudagraphs.recorder import as_lazy
+from turret.plugins.cudagraphs.recording.outputs import of_others
+from turret.plugins.cudagraphs.recording.recorder import as_lazy
 from turret.plugins.cudagraphs.work import Key, Shapes
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

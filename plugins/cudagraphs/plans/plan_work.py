@@ -16,9 +16,9 @@ from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, Slot
 from turret.plan.executor import LoadedPlan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
-from turret.plugins.cudagraphs.generator_states import GeneratorStates
-from turret.plugins.cudagraphs.padding import Batches
-from turret.plugins.cudagraphs.recorder import NotRecordable
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.padding import Batches
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
 

@@ -11,10 +11,10 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import PoolReport
 from turret.frames import frame_hook
 from turret.hooks.graph_capture import MemoryPool
-from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, make_node
-from turret.plugins.cudagraphs.node import Node, mismatch
-from turret.plugins.cudagraphs.tree_text import tree_text
+from turret.plugins.cudagraphs.pools.graphed import Graphed
+from turret.plugins.cudagraphs.pools.tree_text import tree_text
+from turret.plugins.cudagraphs.recording.making import Making, make_node
+from turret.plugins.cudagraphs.recording.node import Node, mismatch
 from turret.plugins.cudagraphs.work import Key, Place
 from turret.storage.fork_safety import Lock
 

@@ -13,9 +13,9 @@ from turret.api.cudagraphs import FunctionReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
 from turret.plan import Plan
-from turret.plugins.cudagraphs.node import Node
-from turret.plugins.cudagraphs.padding import first_samples
-from turret.plugins.cudagraphs.recorder import NotRecordable
+from turret.plugins.cudagraphs.plans.padding import first_samples
+from turret.plugins.cudagraphs.recording.node import Node
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Place, Work
 
 SIZES_AT_ONCE = 2

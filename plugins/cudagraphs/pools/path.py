@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from turret.hooks.graph_capture import MemoryPool
-from turret.plugins.cudagraphs.node import Block, Node, Spot
+from turret.plugins.cudagraphs.recording.node import Block, Node, Spot
 from turret.torch_compat.native import storage_of_weak_pointer
 
 OVERWRITTEN = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turret.plugins.cudagraphs.node import Node
+from turret.plugins.cudagraphs.recording.node import Node
 
 _RULE = "═" * 50
 

@@ -13,12 +13,12 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import PoolReport, step_marks
 from turret.frames import frame_hook
 from turret.hooks.graph_capture import MemoryPool
-from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, make_node, pool_blocks
-from turret.plugins.cudagraphs.node import Block, Node, Spot, mismatch
-from turret.plugins.cudagraphs.outputs import fresh_outputs, outputs_on
-from turret.plugins.cudagraphs.path import Given, Path
-from turret.plugins.cudagraphs.tree_text import tree_text
+from turret.plugins.cudagraphs.pools.graphed import Graphed
+from turret.plugins.cudagraphs.pools.path import Given, Path
+from turret.plugins.cudagraphs.pools.tree_text import tree_text
+from turret.plugins.cudagraphs.recording.making import Making, make_node, pool_blocks
+from turret.plugins.cudagraphs.recording.node import Block, Node, Spot, mismatch
+from turret.plugins.cudagraphs.recording.outputs import fresh_outputs, outputs_on
 from turret.plugins.cudagraphs.work import Key, Place, Shapes
 from turret.storage.fork_safety import Lock
 

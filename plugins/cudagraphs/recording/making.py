@@ -9,9 +9,18 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import MemoryPool
-from turret.plugins.cudagraphs.node import ALIGNMENT, Block, Decision, Inputs, Node, Spot, on_device, overlapping
-from turret.plugins.cudagraphs.recorder import Item, NotRecordable, Numbers, Recorded, Recorder
-from turret.plugins.cudagraphs.replay import write_replay
+from turret.plugins.cudagraphs.recording.node import (
+    ALIGNMENT,
+    Block,
+    Decision,
+    Inputs,
+    Node,
+    Spot,
+    on_device,
+    overlapping,
+)
+from turret.plugins.cudagraphs.recording.recorder import Item, NotRecordable, Numbers, Recorded, Recorder
+from turret.plugins.cudagraphs.recording.replay import write_replay
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
 
 

@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import tensor_at
-from turret.plugins.cudagraphs.recorder import Item, Recorded
+from turret.plugins.cudagraphs.recording.recorder import Item, Recorded
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Shapes
 
 ALIGNMENT = 16

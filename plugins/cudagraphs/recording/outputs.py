@@ -9,7 +9,7 @@ import torch
 
 from turret.hooks.graph_capture import MemoryPool
 from turret.plan.modes import below_autograd
-from turret.plugins.cudagraphs.node import Block, memory_at, tensor_on
+from turret.plugins.cudagraphs.recording.node import Block, memory_at, tensor_on
 from turret.plugins.cudagraphs.work import Result, Shapes
 
 

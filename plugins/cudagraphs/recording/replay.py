@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from turret.plan.modes import below_autograd
-from turret.plugins.cudagraphs.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
+from turret.plugins.cudagraphs.recording.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
 from turret.plugins.cudagraphs.work import Place, Result, Work, float_bits
 from turret.storage.source_lines import show_lines
 from turret.torch_compat.native import same_addresses

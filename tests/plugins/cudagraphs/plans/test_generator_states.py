@@ -10,7 +10,7 @@ import torch
 
 from turret.hooks.devices import HOST
 from turret.plan import Call, Plan, Slot, SlotRef
-from turret.plugins.cudagraphs.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 
 HEADS = ("grad", "query", "key", "value")
 

@@ -8,7 +8,7 @@ import torch
 
 from turret.hooks.size_source import SizeSource
 from turret.plan import Plan, Slot, SlotRef
-from turret.plugins.cudagraphs.padding import Batches
+from turret.plugins.cudagraphs.plans.padding import Batches
 
 
 def batch_plan() -> Plan:

@@ -14,10 +14,10 @@ import torch
 
 from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
-from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
-from turret.plugins.cudagraphs.generator_states import GeneratorStates
-from turret.plugins.cudagraphs.graphed import Graphed, Settings
-from turret.plugins.cudagraphs.trees import GraphTrees
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
 KINDS = ["fresh", "pool", "legacy"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.plugins.cudagraphs.recording_machine import Machine
-from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder, other_host_memory
+from turret.plugins.cudagraphs.recording.recorder import Item, Recorded, Recorder, other_host_memory
 
 X: Item = ("input", 0)
 
