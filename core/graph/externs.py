@@ -12,7 +12,7 @@ from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
 from turret.hooks.registration.vouched_ops import voucher
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
 def out_variant(op: Any) -> Any | None:

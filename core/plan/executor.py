@@ -31,7 +31,7 @@ from turret.plan.plan import Step
 from turret.plan.sizes import static_sizes
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
-from turret.torch_compat.ops import linear
+from turret.torch_compat.operators.ops import linear
 
 
 def _nothing() -> None:

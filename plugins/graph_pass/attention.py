@@ -20,7 +20,7 @@ from torch import fx
 
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import KernelFamily, device_for
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 LEAST_SCORES = 1 << 12
 """Scores of one head below which a call costs what it saves."""

@@ -27,7 +27,7 @@ from turret.graph.op_traits import (
 )
 from turret.graph.scalar_ops import Cost, aten_ops
 from turret.hooks.devices import HOST, Costs, device_for
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""

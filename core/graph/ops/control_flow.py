@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 Branch = Callable[..., Sequence[Any]]
 

@@ -23,7 +23,7 @@ from turret.graph.op_traits import (
 )
 from turret.hooks.products import JointGraph
 from turret.hooks.signature import Mutation
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 
 @attrs.frozen(eq=False)

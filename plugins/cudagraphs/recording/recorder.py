@@ -17,7 +17,7 @@ import torch
 
 from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
 from turret.plugins.cudagraphs.work import Layout, Place, float_bits
-from turret.torch_compat.ops import neg_view
+from turret.torch_compat.operators.ops import neg_view
 
 GRANULE = 512
 """Bytes: memory is moved by multiples of it, so that it is aligned as it was."""

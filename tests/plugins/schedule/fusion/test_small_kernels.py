@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.plugins.schedule import fuse
+from turret.plugins.schedule.fusion import fuse
 from turret.testing import check, program_of_seed
 
 OPTIONS = {"cache": False, "on_error": "raise"}

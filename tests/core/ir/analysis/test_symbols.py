@@ -29,7 +29,7 @@ from turret.ir import (
     reduce,
     size_value,
 )
-from turret.ir.symbols import has_float
+from turret.ir.analysis.symbols import has_float
 
 F32, CPU = torch.float32, torch.device("cpu")
 N, M, K = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("u0", "u1", "u2"))

@@ -8,9 +8,9 @@ from collections.abc import Container, Mapping, Sequence
 import attrs
 
 from turret.ir import Definition, Kernel, Scatter, Step, Store, Var, load
-from turret.plugins.schedule.groups import Group, values
-from turret.plugins.schedule.inline import at
-from turret.plugins.schedule.units import Unit
+from turret.plugins.schedule.fusion.groups import Group, values
+from turret.plugins.schedule.fusion.inline import at
+from turret.plugins.schedule.fusion.units import Unit
 
 
 @attrs.frozen(eq=False)

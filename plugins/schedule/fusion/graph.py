@@ -11,9 +11,9 @@ import attrs
 from turret.graph.externs import may_return_alias
 from turret.graph.op_traits import has_registered_effect, is_collective
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
-from turret.plugins.schedule.groups import Group
-from turret.plugins.schedule.units import Unit
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.plugins.schedule.fusion.groups import Group
+from turret.plugins.schedule.fusion.units import Unit
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
 @attrs.define(eq=False)

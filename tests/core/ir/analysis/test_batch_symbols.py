@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.ir.batch_symbols import batch_symbols
+from turret.ir.analysis.batch_symbols import batch_symbols
 
 FEATURES = 6
 WEIGHT, BIAS, TABLE = torch.randn(FEATURES, FEATURES), torch.randn(FEATURES), torch.randn(9, FEATURES)

@@ -17,11 +17,11 @@ import sympy
 import torch
 
 from turret.graph.externs import drops_out
+from turret.ir.analysis.symbols import symbols_of_size, symbols_of_sizes
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, divide_exactly, provably_less, provably_nonnegative
 from turret.ir.program import CopyInto, Extern, Number, Ref, StridedView, TensorDecl, references
 from turret.ir.schedule import Kernel, Step, Store
-from turret.ir.symbols import symbols_of_size, symbols_of_sizes
 
 _aten = torch.ops.aten
 _BATCHED: dict[Any, tuple[int, ...]] = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.plugins.schedule.graph import StepGraph
+from turret.plugins.schedule.fusion.graph import StepGraph
 
 
 def is_acyclic(parts: list[set[int]], after: dict[int, list[int]]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from turret.plugins.decompositions.convolutions import (
+from turret.plugins.decompositions.nn.convolutions import (
     convolution,
     convolution_backward,
     gradients_with_bias_apart,

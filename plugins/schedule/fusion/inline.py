@@ -10,9 +10,9 @@ from turret.hooks.devices import device_for
 from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
-from turret.plugins.schedule.one_hot import fold_one_hot_sums
-from turret.plugins.schedule.roundings import decisive_tensors, keep_roundings, skip_rounding
-from turret.plugins.schedule.units import Unit, expression_size, is_cheap, row_variables, work
+from turret.plugins.schedule.fusion.one_hot import fold_one_hot_sums
+from turret.plugins.schedule.fusion.roundings import decisive_tensors, keep_roundings, skip_rounding
+from turret.plugins.schedule.fusion.units import Unit, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
 """Nodes; beyond this an expression spills registers, and compiling it takes long."""

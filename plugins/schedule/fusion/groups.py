@@ -14,8 +14,8 @@ import attrs
 
 from turret.ir import Expr, Index, Var, flatten, product, unflatten
 from turret.ir.expr import loads, rewrite
-from turret.plugins.schedule.roundings import skip_rounding
-from turret.plugins.schedule.units import Unit, expression_size
+from turret.plugins.schedule.fusion.roundings import skip_rounding
+from turret.plugins.schedule.fusion.units import Unit, expression_size
 
 Mapping_ = Mapping[Var, Index]
 

@@ -14,10 +14,10 @@ from turret.hooks.devices import device_for
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
 from turret.ir.schedule import FusionKind, Kernel
-from turret.plugins.schedule.graph import StepGraph
-from turret.plugins.schedule.groups import Group, fuse, start
-from turret.plugins.schedule.kernels import kernel_of
-from turret.plugins.schedule.units import Unit
+from turret.plugins.schedule.fusion.graph import StepGraph
+from turret.plugins.schedule.fusion.groups import Group, fuse, start
+from turret.plugins.schedule.fusion.kernels import kernel_of
+from turret.plugins.schedule.fusion.units import Unit
 
 NEIGHBOURS = 6
 """How many later readers of the same tensor a reader is paired with; more pairs rarely find more fusions."""
