@@ -103,7 +103,8 @@ def _cost_class(node: fx.Node) -> Cost:
 
 
 def _pointwise(node: fx.Node) -> float:
-    return _elements(node) * getattr(_costs(node), _cost_class(node))
+    of_an_element: float = getattr(_costs(node), _cost_class(node))
+    return _elements(node) * of_an_element
 
 
 def _index(node: fx.Node) -> float:

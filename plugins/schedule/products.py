@@ -381,7 +381,9 @@ class _Chooser:
         return self.known[key]
 
     def _cost(self, candidate: ProductCandidate) -> float | None:
-        return self.context.hooks.turret_choice_cost(context=self.context, candidate=candidate, target=self.target)
+        hook = self.context.hooks.turret_choice_cost
+        cost: float | None = hook(context=self.context, candidate=candidate, target=self.target)
+        return cost
 
     def _candidate(
         self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int

@@ -43,7 +43,7 @@ class JointAnalysis:
     primals: tuple[fx.Node, ...]
     tangents: tuple[fx.Node, ...]
     forward_outputs: tuple[Any, ...]
-    gradients: tuple[Any, ...]
+    gradients: tuple[fx.Node | None, ...]
     backward: tuple[fx.Node, ...]
     needed: frozenset[fx.Node]
     candidates: tuple[fx.Node, ...]
