@@ -14,10 +14,10 @@ import torch
 
 from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
+from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
-from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,

@@ -44,7 +44,7 @@ from turret.torch_compat.dispatch import (
     no_dispatch,
 )
 from turret.torch_compat.fakes import FakeTensor
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
