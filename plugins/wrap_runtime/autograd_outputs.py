@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from turret.torch_compat.ops import neg_view
+from turret.torch_compat.operators.ops import neg_view
 
 
 class AutogradOutputs:
