@@ -26,6 +26,7 @@ from turret.torch_compat.native_functions import autograd_c
 
 _LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _NONE = Constant(None)
+_FALSE = Constant(False)
 
 
 @registry.tensor_method("backward")
@@ -66,7 +67,7 @@ def gradients_of(
     inputs: Value,
     grad_outputs: Value = _NONE,
     retain_graph: Value = _NONE,
-    create_graph: Value = Constant(False),
+    create_graph: Value = _FALSE,
     **options: Value,
 ) -> Value:
     """``torch.autograd.grad(...)``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, outcome
+from tests.plugins.capture.capture_lab import Observed
 
 _OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
     "SGD": [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
