@@ -27,6 +27,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
+from turret.plugins.capture.record.freed import FreedGraphs
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
@@ -189,6 +190,7 @@ class GraphRecorder:
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
+        self.freed = FreedGraphs()
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False

@@ -58,7 +58,7 @@ _MOST_READ = 1024
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
-        "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
+        "register_post_accumulate_grad_hook", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
@@ -418,6 +418,8 @@ class Tensor(Value):
         else:
             made = r.output(self)
         name = r.remember(self, made)
+        if self.fake.retains_grad:
+            r.line(f"{name}.retain_grad()")
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
