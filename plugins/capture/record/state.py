@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,6 +48,18 @@ class TorchState:
         """Modes that are not what they were: setter, leading arguments, value before, value now."""
         now = mode_values()
         return [(s, lead, before, now[s, lead]) for (s, lead), before in self.before.items() if now[s, lead] != before]
+
+    @contextlib.contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Within it the modes are those of the start, of which guards speak."""
+        changed = self.changes()
+        for setter, lead, before, _ in changed:
+            setter(*lead, *before)
+        try:
+            yield
+        finally:
+            for setter, lead, _, now in changed:
+                setter(*lead, *now)
 
     def restore(self) -> None:
         """Bring back the modes of the start."""
