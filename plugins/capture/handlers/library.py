@@ -24,6 +24,7 @@ from turret.plugins.capture.handlers import (
     saved_tensors,
     torch_api,
     warnings,
+    weak_references,
 )
 from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
@@ -57,4 +58,5 @@ __all__ = [
     "tensor_data",
     "torch_api",
     "warnings",
+    "weak_references",
 ]

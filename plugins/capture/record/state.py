@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ class TorchState:
         self.t = t
         self.before = mode_values()
         self.nesting = 0
+        self.recordings: list[tuple[warnings.catch_warnings, list]] = []
+        """For each block under way in which the program records warnings, what records those given meanwhile."""
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a setter now and in the graph."""
@@ -61,8 +64,26 @@ class TorchState:
             for setter, lead, _, now in changed:
                 setter(*lead, *now)
 
+    def record_warnings(self) -> None:
+        """Record the warnings that torch gives of what is called from now on."""
+        block = warnings.catch_warnings(record=True)
+        self.recordings.append((block, block.__enter__()))
+        warnings.simplefilter("always")
+
+    def records_warnings(self) -> bool:
+        """Whether they are recorded."""
+        return bool(self.recordings)
+
+    def recorded_warnings(self) -> list:
+        """What was recorded since the last block began, which ends."""
+        block, found = self.recordings.pop()
+        block.__exit__(None, None, None)
+        return found
+
     def restore(self) -> None:
         """Bring back the modes of the start."""
+        while self.recordings:
+            self.recorded_warnings()
         for setter, lead, before, _ in self.changes():
             setter(*lead, *before)
         while self.nesting > 0:
