@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from turret.frames.trace_modes import mode_values
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.torch_compat.native_functions import log_api_usage_once
 
@@ -25,6 +25,8 @@ class TorchState:
         self.t = t
         self.before = mode_values()
         self.nesting = 0
+        self.dual_levels: list[Any] = []
+        """Blocks under way that have a level of dual tensors."""
         self.recordings: list[tuple[warnings.catch_warnings, list]] = []
         """For each block under way in which the program records warnings, what records those given meanwhile."""
 
@@ -84,6 +86,8 @@ class TorchState:
         """Bring back the modes of the start."""
         while self.recordings:
             self.recorded_warnings()
+        while self.dual_levels:
+            self.dual_levels.pop().ends.close()
         for setter, lead, before, _ in self.changes():
             setter(*lead, *before)
         while self.nesting > 0:
@@ -95,6 +99,8 @@ class TorchState:
 
     def finish(self, r: Rebuilder) -> None:
         """The graph leaves modes as it found them; the rebuilt code sets those that the frame left changed."""
+        if self.dual_levels:
+            raise Unsupported("a graph break in a block with dual tensors", step=NOWHERE)
         for setter, lead, before, now in self.changes():
             self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
             arguments = ", ".join(map(r.constant, (*lead, *now)))
