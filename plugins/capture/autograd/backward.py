@@ -20,9 +20,9 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.sequences import Sequence as Row
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.layouts import is_non_overlapping_and_dense
 from turret.torch_compat.modes import set_grad_enabled
-from turret.torch_compat.native_functions import autograd_c
+from turret.torch_compat.operators.layouts import is_non_overlapping_and_dense
+from turret.torch_compat.operators.native_functions import autograd_c
 
 _LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _NONE = Constant(None)

@@ -14,17 +14,61 @@ from typing import Any
 import torch
 
 from turret.plugins.joint.tracer import Rule, Tracer
-from turret.torch_compat.ops import OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverloadPacket
 
 aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
 _BASES = frozenset(
-    """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor frac
-    lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin sinh
-    sqrt sub tan tanh trunc zero_
-    """.split()
+    [
+        "abs",
+        "acos",
+        "add",
+        "addcdiv",
+        "addcmul",
+        "asin",
+        "atan",
+        "ceil",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "copy_",
+        "cos",
+        "cosh",
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "expm1",
+        "floor",
+        "frac",
+        "lerp",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "max",
+        "maximum",
+        "minimum",
+        "mul",
+        "neg",
+        "norm",
+        "pow",
+        "reciprocal",
+        "round",
+        "rsqrt",
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "sub",
+        "tan",
+        "tanh",
+        "trunc",
+        "zero_",
+    ]
 )
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 """What eager calls for a list of tensors and a number."""
