@@ -83,10 +83,10 @@ def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[st
     if name in born and reused == schedule.program.overwritten.get(name):
         _check_overwritten(schedule, name, reused, born, dies)
         return
-    donor = schedule.memory.buffers.get(reused)
-    if donor is None or name not in born:
+    earlier = schedule.memory.buffers.get(reused)
+    if earlier is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
-    if donor.bytes != buffer.bytes or donor.arena_offset != buffer.arena_offset:
+    if earlier.bytes != buffer.bytes or earlier.arena_offset != buffer.arena_offset:
         _fail(schedule, f"{name} reuses {buffer.reuses}, but lies elsewhere or has another size")
     if dies[reused] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
         _fail(schedule, f"{name} reuses {reused}, which step {dies[reused]} still reads")

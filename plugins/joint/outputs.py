@@ -44,7 +44,7 @@ from turret.plugins.joint.sizes import (
     span,
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of, preserve_version_counter
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ class SharedGradients(UnsupportedError):
 class ForwardOutputs:
     """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description."""
 
-    tracer: Tracer
+    tracer: JointTracer
     inputs: Inputs
     nodes: list[Any] = attrs.field(factory=list)
     tensors: list[Any] = attrs.field(factory=list)

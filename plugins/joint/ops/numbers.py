@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.graph.op_traits import BINDS
+from turret.graph.op_traits import SYMBOL_BINDINGS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
 from turret.torch_compat.operators.checks import require
@@ -79,7 +79,7 @@ class DataNumbers:
         """Make the symbols of a call readable from its node."""
         if not bindings:
             return
-        node.meta[BINDS] = bindings
+        node.meta[SYMBOL_BINDINGS] = bindings
         for binding in bindings:
             part = node
             value = node.meta["val"]

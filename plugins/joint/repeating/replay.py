@@ -32,7 +32,7 @@ from turret.torch_compat.autograd import sequence_number
 from turret.torch_compat.fakes import FakeTensor
 
 if TYPE_CHECKING:
-    from turret.plugins.joint.tracer import Tracer
+    from turret.plugins.joint.tracer import JointTracer
 
 _CONSTANTS = (
     int, float, bool, complex, str, type(None), torch.Size,
@@ -129,7 +129,7 @@ class _Recording:
 class Replays:
     """The repeated stretches of one captured graph under trace."""
 
-    def __init__(self, tracer: Tracer, graph: fx.Graph) -> None:
+    def __init__(self, tracer: JointTracer, graph: fx.Graph) -> None:
         self.tracer = tracer
         self.stretches = find_repeats(list(graph.nodes))
         self.traces: dict[tuple, _Trace | None] = {}
@@ -470,7 +470,7 @@ def _filled_in(value: Any, table: Sequence[Any]) -> Any:
     return value
 
 
-def _check_memory(values: Sequence[torch.Tensor], tracer: Tracer) -> None:
+def _check_memory(values: Sequence[torch.Tensor], tracer: JointTracer) -> None:
     """Results that share memory are not copied."""
     if len({id(tracer.tracked(v).storage) for v in values}) != len(values):
         raise _Refused

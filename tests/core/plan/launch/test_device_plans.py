@@ -222,7 +222,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
     )
     library = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     steps = (
-        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), symbol_bindings=(Binding("u0", 0, 0),)),
         Allocate(4),
         Launch("segment0", (2, 3, 4), ("add", "mul")),
     )
