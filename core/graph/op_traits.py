@@ -176,7 +176,7 @@ def called_name(target: Any) -> str:
 
 
 SYMBOL_BINDINGS = "symbol_bindings"
-"""Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
+"""Key of a node's ``meta``: the unbacked symbols that the call gives (``ir.Binding``)."""
 
 
 def defines_unbacked_symbols(node: fx.Node) -> bool:

@@ -38,7 +38,7 @@ class CapturedRun:
         return CapturedRun(tracer, self.higher_order)
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Any], replays: Replays | None = None) -> Any:
-        """The module's result on ``inputs``; ``replays`` are its repeated stretches."""
+        """The module's result on ``inputs``; ``replays`` are its repeated segments."""
         return self._run(module, inputs, {}, replays)
 
     def _run(

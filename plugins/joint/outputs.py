@@ -123,7 +123,7 @@ class ForwardOutputs:
                 sharers.append(value)
 
     def _numbers(self, described: Any, known: Collection[str]) -> dict[str, int]:
-        """Emit the numbers that depend on data and that a description mentions; where each is."""
+        """Emit the unbacked symbols that a description mentions; where each is."""
         found: dict[str, int] = {}
         words = frozenset(word for text in _texts(described) for word in _WORD.findall(text))
         for symbol, node in self.tracer.numbers.bound():

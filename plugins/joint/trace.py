@@ -58,14 +58,14 @@ def trace(
             replay = False
         else:
             if copied:
-                report(f"joint trace: {copied} stretches of calls are copies of earlier ones")
+                report(f"joint trace: {copied} segments of calls are copies of earlier ones")
             return joint
 
 
 def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
 ) -> tuple[JointGraph, int]:
-    """The trace, and how many stretches were copied."""
+    """The trace, and how many segments were copied."""
     tracer = JointTracer(captured.fake_mode, decompositions, rule_of)
     replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode

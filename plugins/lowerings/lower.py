@@ -441,7 +441,7 @@ def _is_noticed(statement: Statement) -> bool:
 
 
 def _refuse_unknown_symbols(statements: Sequence[Statement], given: frozenset[str], all_: Sequence[Statement]) -> None:
-    """Numbers that depend on data must be known before they are used."""
+    """Unbacked symbols must be known before they are used."""
     if not any(map(bound_symbols, all_)):
         return
     known = set(given)

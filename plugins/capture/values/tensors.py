@@ -288,7 +288,7 @@ class Tensor(Value):
         return self.nested_list(t) if t.policy.data_dependent else None
 
     def nested_list(self, t: Tracer) -> Value:
-        """``Tensor.tolist`` where numbers that depend on data are symbols."""
+        """``Tensor.tolist`` where values that depend on data are symbols."""
         if not all(isinstance(s, int) for s in self.fake.shape) or self.fake.numel() > _MOST_READ:
             raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
         if self.fake.dim() == 0:
@@ -686,7 +686,7 @@ class Symbolic(Value):
                 return int(self.number)
             return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a number that depends on data: {error}") from error
+            raise Unsupported(f"an unbacked symbol: {error}") from error
 
     def key(self, t: Tracer) -> Any:
         return self.fixed()
@@ -726,7 +726,7 @@ class Symbolic(Value):
         try:
             return bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a branch on a number that depends on data: {error}") from error
+            raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         other = self.beside_number(other)

@@ -1,4 +1,4 @@
-"""Numbers that depend on data: which call each comes from, and what the trace assumes of them.
+"""Unbacked symbols: which call each comes from, and what the trace assumes of them.
 
 ``item()`` gives a number and ``nonzero`` a size that are known once the call has run: a symbol of its own in the trace
 (unbacked, in torch's terms).  What the program asserts of such a number, or what the shapes of its calls need to hold,
@@ -141,7 +141,7 @@ class DataNumbers:
 
 @contextlib.contextmanager
 def numbers_of_data(shape_env: Any) -> Iterator[None]:
-    """The trace may make symbols for numbers that depend on data, whatever capture was allowed to.
+    """The trace may make unbacked symbols, whatever capture was allowed to.
 
     The gradient of a write through a mask, say, is read through it.
     """

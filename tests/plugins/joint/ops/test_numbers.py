@@ -1,4 +1,4 @@
-"""Numbers that depend on data in the joint graph: bound where they are made, checked where they are assumed."""
+"""Unbacked symbols in the joint graph: bound where they are made, checked where they are assumed."""
 
 from __future__ import annotations
 
