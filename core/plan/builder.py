@@ -14,10 +14,10 @@ import torch
 
 from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
+from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
-from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,
@@ -81,6 +81,7 @@ class _Drafter:
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
+        self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
         self.places: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
@@ -131,9 +132,10 @@ class _Drafter:
         """One more kernel of the launch under way, or the first of another; ``dead`` are tensors that end with it."""
         if any(map(self._is_separate, self.pending_dead)) and self._allocates(kernel):
             self._flush()  # what died is freed before there is more
-        if self._overwrites(kernel) and any(earlier.reports for earlier in self.pending):
+        if self.pending_reports and self._overwrites(kernel):
             self._flush()  # an error of theirs is one before the write
         self.pending.append(kernel)
+        self.pending_reports = self.pending_reports or kernel.reports
         self.pending_dead += dead
 
     def _section(self, section: ScheduleSection) -> Section:
@@ -210,7 +212,7 @@ class _Drafter:
         """End the run of kernels collected so far with one launch."""
         if not self.pending:
             return
-        kernels, self.pending = tuple(self.pending), []
+        kernels, self.pending, self.pending_reports = tuple(self.pending), [], False
         before = len(self.steps)
         used: dict[int, None] = {}
         for kernel in kernels:

@@ -18,8 +18,10 @@ from torch import fx
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
+from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread
+from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
@@ -173,7 +175,9 @@ def _gradients(
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         with DisableAutocast(), tracer, enable_python_dispatcher():
-            gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
+            gradients = _refused(outputs, [leaves[n] for n in wanted], tangents) or _take(
+                outputs, [leaves[n] for n in wanted], tangents
+            )
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         for number, gradient in zip(wanted, gradients, strict=True):
@@ -227,6 +231,16 @@ def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(f"autograd cannot run the backward: {error}") from error
+
+
+def _refused(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> list[Any]:
+    """Gradients that raise, where a backward in the graph has freed the history of an output; else none."""
+    for output, tangent in zip(outputs, tangents, strict=True):
+        message = freed_message(output)
+        if message is not None:
+            fail = torch.ops.turret.fail.default
+            return [fail(tangent, v.shape, v.dtype, v.device, "RuntimeError", message) for v in inputs]
+    return []
 
 
 def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:

@@ -310,6 +310,7 @@ class _Attempt:
         tracer = self.tracer
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
+            tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
                 self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"

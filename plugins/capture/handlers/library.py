@@ -2,7 +2,7 @@
 
 import torch
 
-from turret.plugins.capture.autograd import hooks, tensor_data
+from turret.plugins.capture.autograd import backward, hooks, tensor_data
 from turret.plugins.capture.handlers import (
     attention,
     autograd,
@@ -36,6 +36,7 @@ if torch.distributed.is_available():
 __all__ = [
     "attention",
     "autograd",
+    "backward",
     "builtins",
     "checkpoint",
     "constructors",

@@ -28,6 +28,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
+from turret.plugins.capture.record.freed import FreedGraphs
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
@@ -51,7 +52,7 @@ from turret.torch_compat.fakes import (
     is_functorch_wrapper,
 )
 from turret.torch_compat.fakes import Source as TorchSource
-from turret.torch_compat.native_functions import device_constructors
+from turret.torch_compat.operators.native_functions import device_constructors
 
 
 @attrs.frozen
@@ -191,6 +192,7 @@ class GraphRecorder:
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
+        self.freed = FreedGraphs()
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False

@@ -228,6 +228,8 @@ class Replays:
                 and (tracer.tracked(value).storage.version, version_of(value)) != versions
             ):
                 raise _Refused
+        if any(stretch.calls[p] not in values for p in stretch.leaving):
+            raise _Refused  # a result that is read after another stretch alone, and gone after this one
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = _numbered(table)
         copies = _copies(trail.calls, numbers, len(table))
