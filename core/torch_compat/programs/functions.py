@@ -20,6 +20,8 @@ safe_softmax = torch._safe_softmax
 """A softmax that is zero where all scores are minus infinity."""
 make_subclass = torch.Tensor._make_subclass
 """A tensor of another class in the same memory."""
+wrap_triton = torch.library.wrap_triton
+"""Says of a Triton kernel that tracers may look into its launch; public, and imported here alone."""
 make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
 """A tensor of a class that has no memory of its own."""
 use_grad_for_differentiable = optimizer._use_grad_for_differentiable
