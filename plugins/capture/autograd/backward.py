@@ -196,6 +196,7 @@ class _Backward:
     def accumulate(self, leaf: Tensor, new: Tensor, shared: bool) -> None:
         """What autograd does with the gradient of a leaf; ``shared``: others see its memory."""
         t, held = self.t, leaf.get_attr(self.t, "grad").realize()
+        given: Value
         if isinstance(held, Tensor):
             if self.creates:
                 leaf.set_attr(t, "grad", t.recorder.call(torch.add, [held, new], {}))
@@ -203,10 +204,10 @@ class _Backward:
                 t.recorder.call_method("add_", [held, new], {})
             return
         if shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake):
-            new = self.copied(leaf, new)
+            given = self.copied(leaf, new)
         else:
-            new = t.recorder.call_method("detach", [new], {})
-        leaf.set_attr(t, "grad", new)
+            given = t.recorder.call_method("detach", [new], {})
+        leaf.set_attr(t, "grad", given)
 
     def copied(self, leaf: Tensor, new: Tensor) -> Any:
         """A gradient in memory of its own, laid out as its leaf is."""

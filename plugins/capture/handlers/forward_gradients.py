@@ -1,6 +1,7 @@
 """``torch.autograd.forward_ad``: a block with dual tensors is a graph of its own, and one call at a level of its own.
 
-All tensors that the block makes are results of the call: which of them the program uses is not known when it ends.
+All tensors that the block makes are results of the call: which of them the program uses later is not known when it
+ends.
 """
 
 from __future__ import annotations

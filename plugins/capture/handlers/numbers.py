@@ -1,4 +1,4 @@
-"""What programs assert of numbers that depend on data: conditions that the graph checks when it runs."""
+"""What programs assert of unbacked symbols: conditions that the graph checks when it runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _asked_of_sizes(function: Any) -> Any:
         try:
             return Constant(bool(function(value.number)))
         except Exception as error:
-            raise Unsupported(f"{function.__name__} of a number that depends on data: {error}") from error
+            raise Unsupported(f"{function.__name__} of an unbacked symbol: {error}") from error
 
     return handler
 

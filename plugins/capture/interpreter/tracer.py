@@ -262,7 +262,7 @@ class FrameTracer(Caller):
         return value.truth(self)
 
     def assume(self, condition: Value, message: str) -> bool:
-        """Assert a condition: on numbers that depend on data by a node of the graph, on others by a guard."""
+        """Assert a condition: on unbacked symbols by a node of the graph, on others by a guard."""
         condition = condition.realize()
         if not isinstance(condition, Symbolic):
             return self.truth(condition)

@@ -289,7 +289,7 @@ class Tensor(Value):
         return self.nested_list(t) if t.policy.data_dependent else None
 
     def nested_list(self, t: Tracer) -> Value:
-        """``Tensor.tolist`` where numbers that depend on data are symbols."""
+        """``Tensor.tolist`` where values that depend on data are symbols."""
         sizes = [t.constant_of(t.recorder.size_value(self, n)) for n in range(self.fake.dim())]
         if math.prod(sizes) > _MOST_READ:
             raise Unsupported("Tensor.tolist of a tensor of many elements")
@@ -697,7 +697,7 @@ class Symbolic(Value):
                 return int(self.number)
             return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a number that depends on data: {error}") from error
+            raise Unsupported(f"an unbacked symbol: {error}") from error
 
     def key(self, t: Tracer) -> Any:
         return self.fixed()
@@ -737,7 +737,7 @@ class Symbolic(Value):
         try:
             return bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a branch on a number that depends on data: {error}") from error
+            raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         other = self.beside_number(other)

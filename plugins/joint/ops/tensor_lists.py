@@ -1,4 +1,4 @@
-"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor after the other.
+"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor at a time.
 
 Eager has such ops to spare launches.  Taken apart, what they compute is fused with what is around it and gathered into
 few kernels by the schedule, like all else.
@@ -13,63 +13,18 @@ from typing import Any
 
 import torch
 
-from turret.plugins.joint.tracer import Rule, Tracer
+from turret.plugins.joint.tracer import JointTracer, Rule
 from turret.torch_compat.operators.ops import OpOverloadPacket
 
 aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
-_BASES = frozenset(
-    [
-        "abs",
-        "acos",
-        "add",
-        "addcdiv",
-        "addcmul",
-        "asin",
-        "atan",
-        "ceil",
-        "clamp_max",
-        "clamp_min",
-        "clone",
-        "copy_",
-        "cos",
-        "cosh",
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "expm1",
-        "floor",
-        "frac",
-        "lerp",
-        "lgamma",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "max",
-        "maximum",
-        "minimum",
-        "mul",
-        "neg",
-        "norm",
-        "pow",
-        "reciprocal",
-        "round",
-        "rsqrt",
-        "sigmoid",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "sub",
-        "tan",
-        "tanh",
-        "trunc",
-        "zero_",
-    ]
-)
+_NAMES = """
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc
+    exp expm1 floor frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow
+    reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc zero_
+"""
+_BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 """What eager calls for a list of tensors and a number."""
 _SCALED = ("addcdiv", "addcmul")
@@ -111,7 +66,7 @@ def _norm(x: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> to
     return aten.linalg_vector_norm.default(x, ord, None, False, dtype=dtype)
 
 
-def _each(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _each(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The call for each place of the lists; what is no list is the same for all."""
     call = _for_one(func)
     assert call is not None  # else this is not its rule
@@ -128,7 +83,7 @@ def _at(value: Any, position: int) -> Any:
     return value[position] if isinstance(value, (list, tuple)) else value
 
 
-def _fused(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _fused(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A step of a fused optimizer; one that a scaler of gradients may leave out stays whole."""
     options = dict(kwargs)
     if options.pop("grad_scale", None) is not None or options.pop("found_inf", None) is not None:
