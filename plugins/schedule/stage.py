@@ -20,6 +20,7 @@ from turret.ir import (
     Step,
     StridedView,
 )
+from turret.plugins.schedule.attention import choose_attention
 from turret.plugins.schedule.fuse import Fuser
 from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
@@ -33,8 +34,10 @@ from turret.plugins.schedule.units import Unit, units_of, unread
 
 
 def schedule(context: CompileContext, program: LoopProgram, target: Target | None = None) -> Schedule:
-    """Choose how products are computed, fuse a program's definitions into kernels and put all steps in order."""
-    program, choices = choose_products(context, program, target, _schedule)
+    """Choose how attention and products are computed, fuse definitions into kernels and put all steps in order."""
+    program, choices = choose_attention(context, program, target, _schedule)
+    program, products = choose_products(context, program, target, _schedule)
+    choices += products
     made = _schedule(context, program, target)
     return attrs.evolve(made, choices=choices) if choices else made
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import attrs
 
 from turret.ir.nest import Nest
-from turret.ir.program import TensorDecl
+from turret.ir.program import Template, TensorDecl
 from turret.ir.schedule import Kernel
+from turret.plugins.codegen.triton.emission.attention import attention_kernel
 from turret.plugins.codegen.triton.emission.body import grid_text, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
-from turret.plugins.codegen.triton.emission.prelude import prelude_for
+from turret.plugins.codegen.triton.emission.prelude import IMPORTS, WAIT, WAIT_IMPORT, WAITS_FROM, prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
@@ -22,35 +23,29 @@ from turret.plugins.codegen.triton.tiles.specialization import conditions, multi
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, serial_tile, tile
 
-_IMPORTS = """\
-import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-"""
-_WAIT_IMPORT = "from triton.language.extra.cuda import gdc_wait\n"
-_WAIT = "gdc_wait()  # the kernel before may still run: what it writes is not there yet"
-_PROGRAMMATIC = (9, 0)
-"""The compute capability from which on a kernel can be launched before the one ahead of it has ended."""
-
 
 def emit(
-    kernel: Kernel,
+    kernel: Kernel | Template,
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties | None = None,
     hints: Mapping[str, int] | None = None,
 ) -> tuple[TritonKernel, ...]:
-    """Triton of one kernel: several, to be launched in order, where a reduction is split; none where nothing is stored.
+    """Triton of one kernel, or of a call that ``writes`` is true of.
+
+    Several, to be launched in order, where a reduction is split; none where nothing is stored.
 
     ``declarations`` declares every tensor that the kernel reads or writes.  ``hints`` are values that size symbols had
     and may have again: kernels are right for any, and some have another one beside them that is fast for such.  Raises
     ``UnsupportedError`` where the kernel has a dtype or a form that tiles cannot express.
     """
     properties, hints = properties or DeviceProperties(), hints or {}
+    if isinstance(kernel, Template):
+        return (attention_kernel(kernel, declarations, properties),)
     stages = in_order(kernel, declarations)
     if len(stages.kernels) == 1:
         stages = split(kernel, declarations, properties, hints)
     tensors = {**declarations, **stages.tensors}
-    waits = properties.capability >= _PROGRAMMATIC
+    waits = properties.capability >= WAITS_FROM
     written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints)) is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
@@ -88,7 +83,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
     signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
-    lines = [*([_WAIT] if waits else []), *emitter.base.lines] or ["pass"]
+    lines = [*([WAIT] if waits else []), *emitter.base.lines] or ["pass"]
     body = "\n".join(f"    {line}" for line in lines)
     prelude = prelude_for(body)
     types = _parameter_types(emitter)
@@ -97,7 +92,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
     # block sizes: where a block is as long as a row, nothing in the text says how long.
     identity = f"{signature}{types}{body}{prelude}{configs}{options}"
     name = f"turret_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    imports = _IMPORTS + (_WAIT_IMPORT if waits else "")
+    imports = IMPORTS + (WAIT_IMPORT if waits else "")
     parts = [imports, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     stored, inplace = _written_tensors(emitter)
     return TritonKernel(

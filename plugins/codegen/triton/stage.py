@@ -12,7 +12,7 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.events import EventKind
 from turret.hooks.products import Target
-from turret.ir import Kernel, Schedule
+from turret.ir import Kernel, Schedule, Template
 from turret.plan import Plan
 from turret.plan.builder import PlanDraft, draft_plan
 from turret.plan.launch.device import TABLE
@@ -21,6 +21,7 @@ from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen.triton.compilation.autotune import Tuner
 from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
+from turret.plugins.codegen.triton.emission.attention import writes
 from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
@@ -36,7 +37,8 @@ def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan
         target = attrs.evolve(target, index=device.current_index())
     properties = device_properties(target)
     schedule = one_pass(schedule, properties)
-    draft = draft_plan(schedule, target.device)
+    declarations = schedule.program.declarations()
+    draft = draft_plan(schedule, target.device, lambda template: writes(template, declarations))
     if not draft.segments:
         return draft.plan
     return _CodeGenerator(context, schedule, draft, properties, target).plan()
@@ -78,7 +80,7 @@ class _CodeGenerator:
     def plan(self) -> Plan:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(LAUNCHER.build, self.cache)
-            segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
+            segments = {run.name: [self._emit(kernel) for kernel in run.steps] for run in self.draft.segments}
             chosen = self._choose(list(alternatives(segments)))
             built.result()
         packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
@@ -90,7 +92,7 @@ class _CodeGenerator:
             arena_spans=packed.arena_spans,
         )
 
-    def _emit(self, kernel: Kernel) -> Emitted:
+    def _emit(self, kernel: Kernel | Template) -> Emitted:
         emitted = emit(kernel, self.declarations, self.properties, self.hints)
         return tuple(with_alignment(k, self.draft) for k in emitted)
 
