@@ -171,6 +171,7 @@ class _Writer:
             changed |= self._with_mask_in_form(call)
             changed |= self._with_heads_repeated(call, values)
             changed |= self._with_operands_in_form(call, values)
+            changed |= self._with_a_batch(call, values)
         return changed and self._write(call)
 
     def _without_mask(self, call: _Call) -> bool:
@@ -243,6 +244,18 @@ class _Writer:
         call.width = widths[2]
         return True
 
+    def _with_a_batch(self, call: _Call, values: Sequence[torch.Tensor]) -> bool:
+        """Four dimensions: of three the library has slow kernels alone."""
+        mask = fake(call.mask)
+        rank = mask.dim() if isinstance(mask, torch.Tensor) else 0
+        if any(v.dim() != 3 for v in values) or call.shares_heads is not False or rank > 3:
+            return False
+        for name in ("query", "key", "value"):
+            setattr(call, name, self.graph.call_method("unsqueeze", (getattr(call, name), 0)))
+        call.mask = self._of_four(call.mask, rank) if rank else call.mask
+        call.is_batched = False
+        return True
+
     def _write(self, call: _Call) -> bool:
         """Put a call where the node of it is."""
         node = call.node
@@ -253,15 +266,24 @@ class _Writer:
             options["enable_gqa"] = call.shares_heads
         node.args, node.kwargs = (call.query, call.key, call.value), options
         if call.width is not None:
-            with self.graph.inserting_after(node):
-                whole = self.graph.call_method("narrow", (node, -1, 0, call.width))
-            node.replace_all_uses_with(whole, delete_user_cb=lambda user: user is not whole)
+            self._behind(node, "narrow", -1, 0, call.width)
+        if not call.is_batched:
+            self._behind(node, "squeeze", 0)
         return True
+
+    def _behind(self, node: fx.Node, method: str, *args: Any) -> None:
+        """Let the readers of a call read what a method makes of its result."""
+        with self.graph.inserting_after(node):
+            made = self.graph.call_method(method, (node, *args))
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
 
 @attrs.define
 class _Call:
-    """A call of ``scaled_dot_product_attention``; ``width``: how many elements of each result are no padding."""
+    """A call of ``scaled_dot_product_attention``; ``width``: how many elements of each result are no padding.
+
+    ``is_batched``: whether its operands had four dimensions.
+    """
 
     node: fx.Node
     query: Any
@@ -273,6 +295,7 @@ class _Call:
     scale: Any = None
     shares_heads: Any = False
     width: int | None = None
+    is_batched: bool = True
 
     @staticmethod
     def of(node: fx.Node) -> _Call | None:

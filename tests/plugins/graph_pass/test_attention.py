@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 
 import turret
+from turret.plugins.graph_pass import attention
 
 Tensor = torch.Tensor
 
@@ -360,6 +363,104 @@ def test_calls_are_told_what_is_known_of_their_mask(kind: str) -> None:
     made, calls = compiled(function)
     torch.testing.assert_close(made(*args), function(*args), rtol=1e-5, atol=1e-5)
     assert calls.kinds == [kind]
+
+
+def on_gpu(call: Callable, **shapes: Tensor) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """A graph of one call as it is captured on a GPU, before the pass and after it."""
+
+    def value(node: torch.fx.Node) -> Any:
+        return node.meta["example_value"]
+
+    found = []
+    for passed in (False, True):
+        graph = torch.fx.symbolic_trace(call).graph
+        with FakeTensorMode():
+            for node in graph.nodes:
+                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
+                if node.op == "placeholder":
+                    like = shapes[node.name]
+                    dtype = torch.bfloat16 if like.is_floating_point() else like.dtype
+                    strides = like.shape, like.stride()
+                    node.meta["example_value"] = torch.empty_strided(*strides, dtype=dtype)
+                elif node.op == "call_method":
+                    node.meta["example_value"] = getattr(args[0], node.target)(*args[1:], **kwargs)
+                elif node.op == "call_function":
+                    node.meta["example_value"] = node.target(*args, **kwargs)
+        module = torch.fx.GraphModule(torch.nn.Module(), graph)
+        if passed:
+            with mock.patch.object(attention, "_is_on_host", lambda value: False):
+                assert attention.run(module)
+            module.graph.lint()
+            module.recompile()
+        found.append(module)
+    return found[0], found[1]
+
+
+def keys_apart(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m[:, None, None].expand(2, 3, 70, 70).mT)
+
+
+def odd_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q[..., :5], k[..., :5], v[..., :7], m[:, None, None])
+
+
+def shared_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    mask = m[:, None, None]
+    return F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], attn_mask=mask, enable_gqa=True)
+
+
+def three_dimensions(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q[0], k[0], v[0], attn_mask=m[:1, None], scale=0.5)
+
+
+def turned_operands(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    turned = v.mT.contiguous().mT
+    return F.scaled_dot_product_attention(q, k, turned, attn_mask=m[:, None, None])
+
+
+@pytest.mark.parametrize(
+    "function", [keys_apart, odd_heads, shared_heads, three_dimensions, turned_operands], ids=lambda f: f.__name__
+)
+def test_calls_on_gpus_take_the_form_that_a_fast_kernel_takes(function: Callable) -> None:
+    q, k, v = qkv(2, 3, 70, 8)
+    m = lengths(40)
+    before, after = on_gpu(function, q=q, k=k, v=v, m=m)
+    torch.testing.assert_close(after(q, k, v, m), before(q, k, v, m), rtol=1e-5, atol=1e-5)
+    (call,) = after.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
+    seen: list[Tensor] = []
+
+    class Look(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if target is F.scaled_dot_product_attention:
+                seen.extend([*args, kwargs["attn_mask"]])
+                assert not kwargs.get("enable_gqa")
+            return super().call_function(target, args, kwargs)
+
+    Look(after).run(q, k, v, m)
+    assert len(call.args) == 3 and all(t.dim() == 4 and t.stride(-1) == 1 for t in seen)
+    assert all(t.shape[-1] % 8 == 0 for t in seen[:3]) and len({t.shape[1] for t in seen[:3]}) == 1
+
+
+def test_written_attention_on_gpus_is_given_masks_that_kernels_compute_with() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1) * 0.5 + m, -1) @ v
+
+    q, k, v = qkv(2, 3, 70, 8)
+    mask = torch.where(lengths(0), 0.0, torch.finfo(torch.bfloat16).min)[:, None, None]
+    for hidden, low in ((mask, -1e30), (mask.masked_fill(mask < 0, INFINITE), INFINITE)):
+        with torch.no_grad():
+            before, after = on_gpu(function, q=q, k=k, v=v, m=hidden)
+        (call,) = after.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
+        given: list[Tensor] = []
+
+        class Look(torch.fx.Interpreter):
+            def call_function(self, target: Any, args: Any, kwargs: Any, given: list[Tensor] = given) -> Any:
+                given += [kwargs["attn_mask"]] if "attn_mask" in kwargs else []
+                return super().call_function(target, args, kwargs)
+
+        got = Look(after).run(q, k, v, hidden)
+        torch.testing.assert_close(got, before(q, k, v, hidden), rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert given[0].min() == low and call.kwargs["scale"] == 0.5
 
 
 @pytest.mark.parametrize(
