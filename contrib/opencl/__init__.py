@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 import turret
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import Target
 from turret.plan import Plan
 from turret.storage.libraries import built_library
+
+if TYPE_CHECKING:
+    from turret.ir import Schedule
 
 
 class Plugin:
@@ -30,7 +34,7 @@ class Plugin:
         return opencl_device(type(device))
 
     @turret.hookimpl
-    def turret_codegen(self, context: Any, schedule: Any, target: Target) -> Plan | None:
+    def turret_codegen(self, context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
         if "opencl" not in device_for(target.device_type).kernel_languages:
             return None

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from turret.graph.scalar_ops import aten_ops
-from turret.torch_compat.library import fake_registry
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.library import fake_registry
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def _names(text: str) -> frozenset[str]:

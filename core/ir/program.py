@@ -18,9 +18,15 @@ from turret.graph.externs import op_name
 from turret.hooks.size_source import Binding as Binding
 from turret.hooks.size_source import SizeSource as SizeSource
 from turret.hooks.text.notation import constant_text, layout_text, name_text, symbol_kind, tail_text, value_text
+from turret.ir.analysis.symbols import (
+    symbols_of_expr,
+    symbols_of_index,
+    symbols_of_size,
+    symbols_of_sizes,
+    symbols_within,
+)
 from turret.ir.expr import Expr, loads
 from turret.ir.index import Index, Size, Var
-from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_size, symbols_of_sizes, symbols_within
 
 
 @attrs.frozen(eq=False)

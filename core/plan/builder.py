@@ -7,13 +7,14 @@ their tensors are in the slot table, generates the library, and fills in ``libra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import attrs
 import torch
 
 from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
+from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
 from turret.ir.program import (
     CopyInto,
@@ -29,7 +30,6 @@ from turret.ir.program import (
     used,
 )
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
-from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,
@@ -121,16 +121,7 @@ class _Drafter:
         for number, step in enumerate(self.schedule.steps):
             if number in edges:
                 self._flush()  # a launch runs with the arena or without it, and in one section
-            dead = self.schedule.memory.dead_after.get(number, ())
-            if self._is_launched(step):
-                self._kernel(step, dead)
-            else:
-                self._flush()
-                before = len(self.steps)
-                assert not isinstance(step, Kernel)
-                self._step(step)
-                self._free(dead)
-                self.places.append((before, len(self.steps) - 1))
+            self._add(step, self.schedule.memory.dead_after.get(number, ()))
         self._flush()
         bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
         symbols = tuple(sorted([*program.symbols, *bound]))
@@ -151,9 +142,16 @@ class _Drafter:
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
-    def _is_launched(self, step: Any) -> TypeGuard[Kernel | Template]:
-        """Whether the code generator writes a step."""
-        return isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step))
+    def _add(self, step: Kernel | Extern | StridedView | CopyInto | Number, dead: Sequence[str]) -> None:
+        """One more step of the schedule, after which some tensors are dead."""
+        if isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step)):
+            self._kernel(step, dead)
+            return
+        self._flush()
+        before = len(self.steps)
+        self._step(step)
+        self._free(dead)
+        self.places.append((before, len(self.steps) - 1))
 
     def _kernel(self, kernel: Kernel | Template, dead: Sequence[str]) -> None:
         """One more kernel of the launch under way, or the first of another; ``dead`` are tensors that end with it."""

@@ -31,7 +31,7 @@ from turret.plan.plan import Step
 from turret.plan.sizes import static_sizes
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
-from turret.torch_compat.ops import linear
+from turret.torch_compat.operators.ops import linear
 
 
 def _nothing() -> None:
@@ -192,11 +192,12 @@ class _Writer:
         self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
         filename = f"{PLAN_FILE} {plan.name} {id(plan):x}>"
         exec(compile(source, filename, "exec"), self.names)
-        function = self.names["run"]
+        function: Any = self.names["run"]
         show_lines(function, source)
         function.source, function.plan, function.pool = source, plan, pool
         function.prepare = _nothing if self.native is None else self.native.prepare
-        return function
+        loaded: LoadedPlan = function
+        return loaded
 
     def _source(self) -> str:
         # Entering the modes costs a microsecond, and allocations and launches alone see nothing of them.
@@ -401,12 +402,12 @@ class _Writer:
         return self.constant("value", value)
 
 
-def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
+def _branch(plan: Plan, store: Store | None) -> Callable[..., list[Any]]:
     """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
     run = load(plan, store)
     layouts = [None if n is None else _static_layout(plan.slots[n]) for n in plan.inputs]
 
-    def branch(*operands: Any) -> list:
+    def branch(*operands: Any) -> list[Any]:
         given = list(operands)
         for number, layout in enumerate(layouts):
             if layout is not None and given[number].stride() != layout[1]:
@@ -435,7 +436,8 @@ def _bound(binding: Binding, result: str) -> str:
 
 def _bits(value: float) -> int:
     """A float as the table of sizes holds it."""
-    return _INTEGER.unpack(_FLOAT.pack(value))[0]
+    (bits,) = _INTEGER.unpack(_FLOAT.pack(value))
+    return int(bits)
 
 
 _INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")

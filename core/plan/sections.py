@@ -381,9 +381,10 @@ class _Driver:
         self.names["writes_inputs"] = bool(self.plan.overwritten) or any(isinstance(s, Copy) for s in self.plan.steps)
         filename = f"{PLAN_FILE} {self.plan.name} joined {id(self):x}>"
         exec(compile(source, filename, "exec"), self.names)
-        function = self.names["run"]
+        function: Any = self.names["run"]
         show_lines(function, source)
         functions = self.functions
         function.source, function.plan = source, self.plan
         function.prepare = lambda: [prepare() for f in functions if (prepare := getattr(f, "prepare", None))]
-        return function
+        made: BoxedCallable = function
+        return made

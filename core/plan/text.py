@@ -187,7 +187,8 @@ class _Line(Reader):
         return super().value()
 
     def slot(self) -> int:
-        return self.known(self.plan.numbers, "a slot")
+        number: int = self.known(self.plan.numbers, "a slot")
+        return number
 
     def device_name(self) -> str:
         return str(self.device())

@@ -94,7 +94,7 @@ class Cuda(Device):
     def current_index(self) -> int:
         return torch.cuda.current_device()
 
-    def selected(self, index: int) -> AbstractContextManager:
+    def selected(self, index: int) -> AbstractContextManager[None]:
         return torch.cuda.device(index)
 
     def stream_getter(self, index: int) -> Callable[[], int]:

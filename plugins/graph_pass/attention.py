@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from turret.graph.dtypes import HALF
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import KernelFamily, device_for
 from turret.plugins.graph_pass.attention_masks import MaskMaker, known_mask
 from turret.plugins.graph_pass.known_values import KnownValues
@@ -42,7 +43,7 @@ LONGEST_HEAD, HEAD_STEP = 256, 8
 _ATTENTION = F.scaled_dot_product_attention
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Replace every attention that may be replaced, and fit every call to the kernels."""
     graph = module.graph
     if not _kernels_are_allowed(graph):
@@ -80,7 +81,7 @@ def _wants_gradients(graph: fx.Graph) -> bool:
 
 
 class _Writer:
-    def __init__(self, graph: fx.Graph, context: Any) -> None:
+    def __init__(self, graph: fx.Graph, context: CompileContext | None) -> None:
         self.graph, self.context = graph, context
         self.places = {node: place for place, node in enumerate(graph.nodes)}
         self.trained = _wants_gradients(graph)

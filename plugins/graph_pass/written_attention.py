@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 _MATMUL = {torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
 _SOFTMAX = {torch.softmax, F.softmax, "softmax"}

@@ -18,7 +18,7 @@ from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.torch_compat.fakes import FakeTensor
-from turret.torch_compat.ops import neg_view
+from turret.torch_compat.operators.ops import neg_view
 
 aten = torch.ops.aten
 

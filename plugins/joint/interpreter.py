@@ -16,7 +16,7 @@ from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import Tracer
 from turret.torch_compat.dispatch import pop_function_mode
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from turret.errors import UnsupportedError
 from turret.graph.op_traits import CAPTURED_CALL, called_name
 from turret.graph.ops.host_scalars import evaluated
 from turret.torch_compat.autograd import current_node, sequence_number
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 from turret.torch_compat.sizes import PythonPrinter, PythonReferenceAnalysis, sympy_interp
 
 aten = torch.ops.aten

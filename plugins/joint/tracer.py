@@ -31,6 +31,7 @@ from turret.plugins.joint.ops.mutation import (
     view_variant,
 )
 from turret.plugins.joint.ops.numbers import DataNumbers
+from turret.plugins.joint.ops.wrapped_numbers import NUMBERS, value_of_numbers
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
@@ -43,7 +44,7 @@ from turret.torch_compat.dispatch import (
     no_dispatch,
 )
 from turret.torch_compat.fakes import FakeTensor
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -91,6 +92,10 @@ class Tracer(TorchDispatchMode):
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = self.rule_of(self, func)
+        if args and args[0].__class__ in NUMBERS:
+            value = value_of_numbers(func, args, kwargs or {})
+            if value is not NotImplemented:
+                return value
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with DisablePythonDispatcher():

@@ -35,11 +35,11 @@ from turret.ir import (
     size,
     used,
 )
+from turret.ir.analysis.symbols import has_float, symbols_of_sizes
 from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.lowering import Builder, TensorValue, dense_strides, number_of
-from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.pipeline.branches import PlannedBranch
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload
 
 _COMPILED = NodePlacement("compiled")
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int

@@ -19,7 +19,7 @@ from turret.graph.op_traits import CAPTURED_CALL, is_view_op
 from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload
 from turret.torch_compat.trees import pytree
 
 

@@ -80,7 +80,7 @@ class FewQueries:
     def extents(self) -> tuple[int, ...]:
         """Batch, heads, queries, keys and width."""
         batch, heads, queries, width = self.query.shape
-        return batch, heads, queries, self.key.shape[2], width  # type: ignore[return-value]
+        return batch, heads, queries, self.key.shape[2], width
 
 
 def few_queries(template: Template, declarations: Mapping[str, TensorDecl]) -> FewQueries | None:
@@ -199,7 +199,9 @@ class _Chooser:
         candidate = AttentionCandidate(
             form, found.template, found.query.dtype, batch * heads, queries, keys, width, parts, build
         )
-        return self.context.hooks.turret_choice_cost(context=self.context, candidate=candidate, target=self.target)
+        hooks = self.context.hooks
+        cost: float | None = hooks.turret_choice_cost(context=self.context, candidate=candidate, target=self.target)
+        return cost
 
     def _alone(self, found: FewQueries, form: ProductForm, parts: int) -> Any:
         """The attention as a schedule of its own; its operands are inputs."""

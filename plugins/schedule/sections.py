@@ -36,7 +36,7 @@ from turret.ir import (
     references,
     used,
 )
-from turret.ir.batch_symbols import batch_symbols
+from turret.ir.analysis.batch_symbols import batch_symbols
 from turret.ir.expr import loads
 from turret.plan.builder import float_symbols, kernel_symbols
 

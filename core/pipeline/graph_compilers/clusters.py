@@ -19,7 +19,7 @@ from turret.graph.op_traits import BINDS, is_effectful, is_mutating_op, is_rando
 from turret.hooks.products import Placement
 from turret.pipeline.graph_compilers.attributes import set_attribute
 from turret.storage.source_lines import new_graph_module
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 from turret.torch_compat.trees import pytree
 
 

@@ -21,9 +21,9 @@ from torch import fx
 from turret.pipeline.keys.code_fingerprint import PLAIN, UNSEEN, fingerprint
 from turret.pipeline.keys.libraries import is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, library_operator, voucher_of
-from turret.torch_compat.decompositions import torch_table
 from turret.torch_compat.dispatch import registrations_text
-from turret.torch_compat.library import python_kernels
+from turret.torch_compat.operators.decompositions import torch_table
+from turret.torch_compat.operators.library import python_kernels
 
 # What a graph calls.
 

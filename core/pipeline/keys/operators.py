@@ -9,10 +9,10 @@ from typing import Any
 from turret.graph.op_traits import has_registered_effect
 from turret.hooks.registration.vouched_ops import voucher
 from turret.pipeline.keys.libraries import extensions_text, is_library
-from turret.torch_compat.decompositions import torch_tables
 from turret.torch_compat.dispatch import has_kernel_for, parse_dispatch_key
-from turret.torch_compat.library import custom_ops, fake_registry, python_kernels
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.decompositions import torch_tables
+from turret.torch_compat.operators.library import custom_ops, fake_registry, python_kernels
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _LIBRARY_NAMESPACES = frozenset(
     {

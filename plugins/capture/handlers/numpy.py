@@ -142,7 +142,13 @@ for _module in (numpy, numpy.linalg, numpy.fft):
 
 @registry.function(torch.from_numpy)
 def from_numpy(t: Tracer, array: Value) -> Value:
-    return _tensor_of(t, array)
+    """A tensor object of its own each time, which begins where the array does, wherever that is in memory."""
+    made, array = _tensor_of(t, array), array.realize()
+    if isinstance(array, ArrayOfTensor) and array.source is None:
+        made = t.recorder.call_method("detach", [made], {})
+        assert isinstance(made, Tensor)
+        made.array = array
+    return made
 
 
 def _tensor_of(t: Tracer, array: Value) -> Value:

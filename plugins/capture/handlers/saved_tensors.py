@@ -17,7 +17,7 @@ from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Valu
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
 from turret.torch_compat.autograd import top_saved_tensor_hooks
-from turret.torch_compat.native_functions import autograd_c
+from turret.torch_compat.operators.native_functions import autograd_c
 
 
 class HooksRefused(Instance):

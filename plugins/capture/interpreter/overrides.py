@@ -41,7 +41,7 @@ from turret.torch_compat.function_overrides import (
     set_function_override_state,
 )
 from turret.torch_compat.modes import function_mode_count
-from turret.torch_compat.native_functions import TensorBase, torch_c
+from turret.torch_compat.operators.native_functions import TensorBase, torch_c
 
 ENABLED, NO_SUBCLASSES, NOTHING = range(3)
 """Who is asked: all; modes alone; nobody."""

@@ -14,8 +14,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
-from turret.torch_compat.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _GRAPH_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
 _NOT_GRAPH = frozenset(

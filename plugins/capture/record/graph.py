@@ -49,7 +49,7 @@ from turret.torch_compat.fakes import (
     is_functorch_wrapper,
 )
 from turret.torch_compat.fakes import Source as TorchSource
-from turret.torch_compat.native_functions import device_constructors
+from turret.torch_compat.operators.native_functions import device_constructors
 
 
 @attrs.frozen

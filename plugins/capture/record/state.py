@@ -10,7 +10,7 @@ import torch
 from turret.frames.trace_modes import mode_values
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
-from turret.torch_compat.native_functions import log_api_usage_once
+from turret.torch_compat.operators.native_functions import log_api_usage_once
 
 _QUIET = frozenset({torch.clear_autocast_cache, log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""

@@ -36,7 +36,7 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, 
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""

@@ -338,7 +338,8 @@ class ArrayOfTensor(_Numbers):
             function, args, kwargs = self.view
             given = ", ".join([*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())])
             return r.assign(f"{r.constant(function)}({given})")
-        return r.assign(f"{r.load(self.held)}.numpy(){'' if self.kind is numpy.ndarray else '[()]'}")
+        array = f"{r.constant(lookups.array_in_memory_of)}({r.load(self.held)})"
+        return r.assign(f"{array}{'' if self.kind is numpy.ndarray else '[()]'}")
 
 
 _SIZES = frozenset({"strides", "itemsize", "nbytes"})

@@ -25,7 +25,7 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-from turret.torch_compat.native_functions import TensorBase
+from turret.torch_compat.operators.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()

@@ -20,6 +20,7 @@ from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.batched_indices import is_batched_index, take
@@ -133,6 +134,8 @@ class Tensor(Value):
         self.new_data: Tensor | None = None
         self.outer: Value | None = None
         """The tensor of a class of the program's that this one is the memory of, for which it stands in graphs."""
+        self.array: Value | None = None
+        """The array of numpy that it was made of (``torch.from_numpy``), whose first number is its memory's first."""
 
     def type(self) -> type:
         return type(self.real) if self.real is not None else torch.Tensor
@@ -410,7 +413,11 @@ class Tensor(Value):
         return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
-        name = r.remember(self, r.output(self))
+        if self.array is not None and _shows_part(self.fake):
+            made = r.assign(f"{r.constant(lookups.tensor_in_memory_of)}({r.load(self.array)})")
+        else:
+            made = r.output(self)
+        name = r.remember(self, made)
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
@@ -498,7 +505,12 @@ def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:
     taken = (item.example for item in t.recorder.inputs)
     if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
         return False
-    return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
+    return _shows_part(tensor)
+
+
+def _shows_part(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory that is larger than its elements."""
+    return guard_or_true(tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size())
 
 
 def _list_of(t: Tracer, numbers: Any) -> Value:

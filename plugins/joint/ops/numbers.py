@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.graph.op_traits import BINDS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
-from turret.torch_compat.checks import require
+from turret.torch_compat.operators.checks import require
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import fx
 
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 SHORTEST = 6
 """Calls of a stretch that is worth the bookkeeping."""

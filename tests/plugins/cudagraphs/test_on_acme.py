@@ -17,7 +17,7 @@ import torch
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
-from turret.plugins.cudagraphs import replay
+from turret.plugins.cudagraphs.recording import replay
 from turret.testing import Features, check, program_of_seed
 
 GRAPHS = {"cudagraphs": True}

@@ -17,6 +17,7 @@ import torch
 
 import turret
 from tests.plugins.devices.acme_graphs import AcmeCapture, Launched, selected
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.hooks.products import Target
 from turret.plan import Launch, Plan
@@ -140,7 +141,7 @@ class AcmePlugin:
         self.cache_key = f"acme 2, {'with' if keeps_arena else 'without'} arenas"
 
     @turret.hookimpl(wrapper=True)
-    def turret_codegen(self, context: Any, target: Target) -> Any:
+    def turret_codegen(self, context: CompileContext, target: Target) -> Any:
         """What the C++ code generator makes, as a binary of the device's own."""
         plan = yield
         if target.device_type != "acme" or plan.library is None:

@@ -56,7 +56,7 @@ from turret.ir import (
     size_value,
     verify,
 )
-from turret.plugins.schedule import fuse
+from turret.plugins.schedule.fusion import fuse
 from turret.testing.loops.interpreter import run_program as interpret
 
 NEG = torch.ops.aten.neg.default
