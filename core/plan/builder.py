@@ -142,7 +142,7 @@ class _Drafter:
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
-    def _add(self, step: Kernel | Extern | StridedView | CopyInto | Number, dead: Sequence[str]) -> None:
+    def _add(self, step: Kernel | Extern | StridedView | CopyInto | Number, dead: tuple[str, ...]) -> None:
         """One more step of the schedule, after which some tensors are dead."""
         if isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step)):
             self._kernel(step, dead)

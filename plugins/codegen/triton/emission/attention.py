@@ -15,7 +15,7 @@ from turret.graph.dtypes import HALF
 from turret.graph.externs import op_name
 from turret.graph.ops.attention_ops import BESIDE, part_length
 from turret.ir import Ref, Template, TensorDecl
-from turret.plugins.codegen.triton.emission.prelude import IMPORTS, WAIT, WAIT_IMPORT, WAITS_FROM
+from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT, WAIT_IMPORT, WAITS_FROM
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.tiling import power_of_two
@@ -58,7 +58,7 @@ def attention_kernel(
     block = power_of_two(length)
     body = _body(declared, (batch, heads, queries, keys, width), float(scale), parts, length, wide)
     waits = properties.capability >= WAITS_FROM
-    lines = [*([WAIT] if waits else []), *body]
+    lines = [*([WAIT, SIGNAL] if waits else []), *body]
     text = "\n".join(f"    {line}" if line else line for line in lines)
     types = {n: f"*{triton_type(d.dtype).short}" for n, d in zip(names, declared, strict=True)}
     configs = tuple(Config((("BLOCK", block),), warps, 1) for warps in (4, 2, 8))
