@@ -175,9 +175,7 @@ def _gradients(
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         with DisableAutocast(), tracer, enable_python_dispatcher():
-            gradients = _refused(outputs, [leaves[n] for n in wanted], tangents) or _take(
-                outputs, [leaves[n] for n in wanted], tangents
-            )
+            gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         for number, gradient in zip(wanted, gradients, strict=True):
@@ -225,8 +223,10 @@ def _leaves_below(root: Any, bits: Mapping[int, int], found: dict[Any, int]) -> 
     return found[root]
 
 
-def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
+def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:
     """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
+    if refused := _refused(outputs, inputs, tangents):
+        return refused
     try:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
     except (RuntimeError, ValueError) as error:

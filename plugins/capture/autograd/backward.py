@@ -202,13 +202,10 @@ class _Backward:
             else:
                 t.recorder.call_method("add_", [held, new], {})
             return
-        if shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake):
-            new = self.copied(leaf, new)
-        else:
-            new = t.recorder.call_method("detach", [new], {})
-        leaf.set_attr(t, "grad", new)
+        copied = shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake)
+        leaf.set_attr(t, "grad", self.copied(leaf, new) if copied else t.recorder.call_method("detach", [new], {}))
 
-    def copied(self, leaf: Tensor, new: Tensor) -> Any:
+    def copied(self, leaf: Tensor, new: Tensor) -> Value:
         """A gradient in memory of its own, laid out as its leaf is."""
         t = self.t
         if is_non_overlapping_and_dense(leaf.fake) and not leaf.fake.is_contiguous():

@@ -1,4 +1,4 @@
-"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor after the other.
+"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for each tensor in turn.
 
 Eager has such ops to spare launches.  Taken apart, what they compute is fused with what is around it and gathered into
 few kernels by the schedule, like all else.
@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 
+from turret.graph.ops.functional_ops import bound_arguments
+from turret.plugins.joint.ops.mutation import tensors_of_call
+from turret.plugins.joint.ops.overlap import Overlap, sharing
 from turret.plugins.joint.tracer import Rule, Tracer
 from turret.torch_compat.ops import OpOverloadPacket
 
 aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
-_BASES = frozenset(
-    """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor frac
-    lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin sinh
+_NAMES = """
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor
+    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin sinh
     sqrt sub tan tanh trunc zero_
-    """.split()
-)
+"""
+_BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 """What eager calls for a list of tensors and a number."""
 _SCALED = ("addcdiv", "addcmul")
@@ -71,6 +73,8 @@ def _each(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     """The call for each place of the lists; what is no list is the same for all."""
     call = _for_one(func)
     assert call is not None  # else this is not its rule
+    if _overlaps(tracer, func, args, kwargs):
+        return tracer.ordinary(func, args, kwargs)
     first = next(v for v in itertools.chain(args, kwargs.values()) if isinstance(v, (list, tuple)))
     with tracer:
         found = [
@@ -80,6 +84,18 @@ def _each(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return found if func._schema.returns else None
 
 
+def _overlaps(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether memory that is written to is that of two tensors in part, so that it shows in which order."""
+    if not func._schema.is_mutable:
+        return False
+    tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
+    storages = [None if t.value is None else tracer.tracked(t.value).storage for t in tensors]
+    return any(
+        how is Overlap.PARTIAL and (tensors[one].written or tensors[other].written)
+        for one, other, how in sharing([t.value for t in tensors], storages)
+    )
+
+
 def _at(value: Any, position: int) -> Any:
     return value[position] if isinstance(value, (list, tuple)) else value
 
@@ -87,7 +103,8 @@ def _at(value: Any, position: int) -> Any:
 def _fused(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A step of a fused optimizer; one that a scaler of gradients may leave out stays whole."""
     options = dict(kwargs)
-    if options.pop("grad_scale", None) is not None or options.pop("found_inf", None) is not None:
+    scaled = [options.pop(name, None) is not None for name in ("grad_scale", "found_inf")]
+    if any(scaled) or _overlaps(tracer, func, args, kwargs):
         return tracer.ordinary(func, args, kwargs)
     step = _STEPS[func._schema.name]
     with tracer:

@@ -15,7 +15,7 @@ gradient and is used again later, or is what other arguments were computed from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -228,8 +228,7 @@ class Replays:
                 and (tracer.tracked(value).storage.version, version_of(value)) != versions
             ):
                 raise _Refused
-        if any(stretch.calls[p] not in values for p in stretch.leaving):
-            raise _Refused  # a result that is read after another stretch alone, and gone after this one
+        _check_kept(stretch, values)
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = _numbered(table)
         copies = _copies(trail.calls, numbers, len(table))
@@ -470,6 +469,12 @@ def _filled_in(value: Any, table: Sequence[Any]) -> Any:
     if kind is slice:
         return slice(*(_filled_in(v, table) for v in (value.start, value.stop, value.step)))
     return value
+
+
+def _check_kept(stretch: CallSegment, values: Mapping[fx.Node, Any]) -> None:
+    """Refuse where a result that is read after another stretch is gone already, since nobody reads that of this one."""
+    if any(stretch.calls[position] not in values for position in stretch.leaving):
+        raise _Refused
 
 
 def _check_memory(values: Sequence[torch.Tensor], tracer: Tracer) -> None:
