@@ -8,7 +8,6 @@ gradient of the leaf's own layout and memory (``torch/csrc/autograd/functions/ac
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 

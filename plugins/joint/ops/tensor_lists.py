@@ -24,8 +24,8 @@ aten = torch.ops.aten
 _PREFIX = "aten::_foreach_"
 _NAMES = """
     abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor
-    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin sinh
-    sqrt sub tan tanh trunc zero_
+    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin
+    sinh sqrt sub tan tanh trunc zero_
 """
 _BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
