@@ -11,7 +11,7 @@ import torch
 from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.registration.vouched_ops import voucher
+from turret.hooks.registration.covered_ops import cover
 from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
@@ -131,7 +131,7 @@ def is_trusted(name: str) -> bool:
 
 def has_true_fake(name: str) -> bool:
     """Whether an op's fake implementation is taken to be true: torch's, Turret's, or one that a plugin answers for."""
-    return is_trusted(name) or bool(voucher(name.partition("::")[0]))
+    return is_trusted(name) or bool(cover(name.partition("::")[0]))
 
 
 def op_name(op: Any) -> str:

@@ -26,7 +26,7 @@ from turret.hooks.devices import (
 )
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
-from turret.plan.frames import device_table_lengths
+from turret.plan.workspaces import device_table_lengths
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library
 from turret.torch_compat.native import current_device_getter, empty_strided_of, stream_getter

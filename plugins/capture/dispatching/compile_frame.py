@@ -197,7 +197,7 @@ class _Attempt:
                     signal = None
                     self.note_exception(raised.value)
                 except GuardOnDataDependentSymNode as error:
-                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                    raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
                 check_views(tracer)
@@ -310,6 +310,7 @@ class _Attempt:
         tracer = self.tracer
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
+            tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
                 self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"

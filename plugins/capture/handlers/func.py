@@ -491,16 +491,3 @@ def _dict_of(t: Tracer, module: Module, name: str) -> Value:
         if last in vars(owner.object)[part]:
             return owner.get_attr(t, part).realize()
     raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
-
-
-@registry.function(torch.autograd.grad)
-def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """Gradients inside the graph.  What they need is kept: whether anybody asks again shows only later."""
-    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-    if len(args) > len(names):
-        raise Unsupported("torch.autograd.grad with so many positional arguments")
-    named = {**dict(zip(names, args, strict=False)), **kwargs}
-    for name in ("outputs", "inputs", "grad_outputs"):
-        if name in named and isinstance(named[name].realize(), Tensor):
-            named[name] = t.new_tuple([named[name]])
-    return t.recorder.call(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})

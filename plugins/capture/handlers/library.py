@@ -2,7 +2,7 @@
 
 import torch
 
-from turret.plugins.capture.autograd import hooks, tensor_data
+from turret.plugins.capture.autograd import backward, hooks, tensor_data
 from turret.plugins.capture.handlers import (
     attention,
     autograd,
@@ -12,6 +12,7 @@ from turret.plugins.capture.handlers import (
     control,
     copy,
     devices,
+    forward_gradients,
     func,
     itertools,
     made_classes,
@@ -24,6 +25,7 @@ from turret.plugins.capture.handlers import (
     saved_tensors,
     torch_api,
     warnings,
+    weak_references,
 )
 from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
@@ -34,12 +36,14 @@ if torch.distributed.is_available():
 __all__ = [
     "attention",
     "autograd",
+    "backward",
     "builtins",
     "checkpoint",
     "constructors",
     "control",
     "copy",
     "devices",
+    "forward_gradients",
     "func",
     "hooks",
     "itertools",
@@ -57,4 +61,5 @@ __all__ = [
     "tensor_data",
     "torch_api",
     "warnings",
+    "weak_references",
 ]
