@@ -23,6 +23,13 @@ def test_the_links_are_all_rooms_and_modules_of_the_package():
         assert target == (ROOT / name if name in ("plugins", "contrib") else ROOT / "core" / name)
 
 
+def test_every_folder_of_modules_ships():
+    packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = [(name, path) for name, folder in PACKAGES.items() for path in [*folder.rglob("__init__.py")]]
+    found = {".".join((name, *path.parent.relative_to(PACKAGES[name]).parts)) for name, path in folders}
+    assert sorted(packaging["packages"]) == sorted(found)
+
+
 def test_the_mark_of_a_typed_package_ships():
     packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert (ROOT / packaging["package-dir"]["turret"] / "py.typed").is_file()

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 import turret
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import Target
 from turret.plan import Plan
@@ -30,7 +31,7 @@ class Plugin:
         return opencl_device(type(device))
 
     @turret.hookimpl
-    def turret_codegen(self, context: Any, schedule: Any, target: Target) -> Plan | None:
+    def turret_codegen(self, context: CompileContext, schedule: Any, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
         if "opencl" not in device_for(target.device_type).kernel_languages:
             return None
@@ -50,7 +51,6 @@ class Plugin:
                 sources[made.name] = made.source
                 places = [*map(draft.slot_of.get, made.tensors), *map(draft.size_slot.get, made.symbols), *made.streams]
                 steps[segment.name].append((made.groups, [list(sources).index(made.name), *places]))
-        source, table = program(sources), json.dumps(steps)
-        key = source, table, driver().name
+        key = source, table, _ = program(sources), json.dumps(steps), driver().name
         build = lambda: {BINARY: driver().compile(source), STEPS: table.encode()}  # noqa: E731
         return attrs.evolve(draft.plan, source=source, library=built_library(context, BINARY, key, build))

@@ -193,7 +193,7 @@ def reset() -> None:
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True) -> Callable[..., Any]:
     """Mark a function so that compiled code calls it as plain Python."""
-    disabled: Callable[..., Any] = torch.compiler.disable(fn, recursive=recursive)  # type: ignore[no-untyped-call]
+    disabled: Callable[..., Any] = torch.compiler.disable(fn, recursive=recursive)
     return disabled
 
 

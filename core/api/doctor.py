@@ -50,7 +50,7 @@ def _compiler() -> Check:
 def _openmp() -> Check:
     import torch
 
-    works = torch.backends.openmp.is_available()  # type: ignore[no-untyped-call]
+    works = torch.backends.openmp.is_available()
     return Check("OpenMP", works, f"{torch.get_num_threads()} threads", "install a torch build with OpenMP")
 
 

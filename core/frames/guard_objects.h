@@ -16,7 +16,7 @@ inline getter dict_getter = nullptr;        // what gives the __dict__ of instan
 
 struct Reading {
   Held value;
-  bool fixed = false;        // whether the notes vouch for it
+  bool fixed = false;        // whether the notes prove it
   bool referred = false;     // whether what they rest on has referred to it ever since, so that it is the same object
   bool of_instance = false;  // it is the __dict__ of the instance `value`, which need not be there as a dict
 };
@@ -329,7 +329,7 @@ inline PyObject* behind_proxy(PyObject* object, CachedReads* notes) {
   PyObject** mapping = &reinterpret_cast<Proxy*>(object)->mapping;
   if (notes) {
     notes->reference(mapping);
-    notes->vouch(*mapping);
+    notes->prove(*mapping);
   }
   return *mapping;
 }

@@ -3,7 +3,7 @@
 // A tree answers a call in one of two ways.  The full way takes every step.  What it read, it notes: words of memory
 // (versions of dicts and of classes, types, list items, ...) that together imply that the same steps lead to the same
 // objects and that the guards on them hold.  The next call compares those words, and checks in full only what they
-// cannot vouch for: tensors, and what hangs on arguments that are others at each call.  No note keeps more alive than
+// cannot prove: tensors, and what hangs on arguments that are others at each call.  No note keeps more alive than
 // plain constants: the words are compared in the order in which they were read, so that each one lies in an object that
 // the words before it have shown to be the one it was, or one that would lead to the same answers.
 //

@@ -256,7 +256,7 @@ class _Versions(contextlib.nullcontext[None]):
         return any(tensor._version != version for tensor, version in self._before)
 
 
-class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Writes(TorchDispatchMode):
     """Whether memory of some tensors is written to, seen op by op: autograd does not count every write."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

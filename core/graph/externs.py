@@ -11,8 +11,8 @@ import torch
 from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.registration.vouched_ops import voucher
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.hooks.registration.covered_ops import cover
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
 def out_variant(op: Any) -> Any | None:
@@ -58,7 +58,7 @@ def unset_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fr
 def drops_out(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of attention, or of its gradient, has dropout."""
     given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
-    return given.get("dropout_p", 0.0) != 0.0
+    return bool(given.get("dropout_p", 0.0) != 0.0)
 
 
 def generator_states(op: Any) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def is_trusted(name: str) -> bool:
 
 def has_true_fake(name: str) -> bool:
     """Whether an op's fake implementation is taken to be true: torch's, Turret's, or one that a plugin answers for."""
-    return is_trusted(name) or bool(voucher(name.partition("::")[0]))
+    return is_trusted(name) or bool(cover(name.partition("::")[0]))
 
 
 def op_name(op: Any) -> str:

@@ -17,12 +17,14 @@ from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
-Run = Callable[[tuple, Mapping[str, Any]], Any]
+Arguments = tuple[Any, ...]
+Run = Callable[[Arguments, Mapping[str, Any]], Any]
 
 
-def corrected(func: Any, run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def corrected(func: Any, run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """What ``func`` gives on fake tensors, where ``run(args, kwargs)`` is torch's own answer."""
     correction = _CORRECTIONS.get(func)
     return run(args, kwargs) if correction is None else correction(run, args, kwargs)
@@ -31,10 +33,15 @@ def corrected(func: Any, run: Run, args: tuple, kwargs: Mapping[str, Any]) -> An
 class CorrectedFakeTensorMode(FakeTensorMode):
     """A fake tensor mode whose ops give ``corrected`` results."""
 
+    supports_higher_order_operators = True
+
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not types and isinstance(func, HigherOrderOperator):
+            handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
+            return NotImplemented if handler is None else handler(self, *args, **kwargs)
         if func not in _CORRECTIONS or any(map(is_wrapper, types)):
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
@@ -74,17 +81,17 @@ class _RaggedSize(Source):
     """Says of a ragged size that it is no size of an input."""
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return "ragged"
 
 
-def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+def _counts(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """``unique``: the inverse and the counts are int64; up to torch 2.11 they have the dtype of the values."""
     values, *counts = run(args, kwargs)
     return (values, *(c if c.dtype == torch.int64 else torch.empty_like(c, dtype=torch.int64) for c in counts))
 
 
-def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+def _statistics(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Norms by the CPU's kernels, wherever: mean and rstd have the dtype of the parameters, if that is another.
 
     Some versions say the input's, and of devices other than the CPU all say float32.
@@ -98,7 +105,7 @@ def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
     return (result, *(s if s.dtype == dtype else torch.empty_like(s, dtype=dtype) for s in statistics))
 
 
-def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+def _layer_norm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """``layer_norm``: weight and bias have the normalized shape; up to torch 2.11 any that broadcast will do."""
     shape, parameters = list(args[1]), args[2:4]
     for parameter in parameters:
@@ -107,7 +114,7 @@ def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
     return _statistics(run, args, kwargs)
 
 
-def _index_put(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
     if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
         raise IndexError(f"index_put takes index tensors of {', '.join(map(str, _INDEX_DTYPES))}")
@@ -117,7 +124,7 @@ def _index_put(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
 _INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
-def _of_parts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def _of_parts(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``complex`` and ``polar``: two tensors of one dtype; no version of torch asks for that."""
     dtypes = [v.dtype for v in (*args, *kwargs.values())]
     if len(set(dtypes)) > 1:
@@ -125,7 +132,7 @@ def _of_parts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     return run(args, kwargs)
 
 
-def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def _select(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
     made, (x, dim, index) = run(args, kwargs), args
     size = x.shape[dim]
@@ -134,16 +141,17 @@ def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     return made
 
 
-def _scattered(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _scattered(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
     """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
     made = run(args, kwargs)
     overlaps = any(stride == 0 and size != 1 for size, stride in zip(made.shape, made.stride(), strict=True))
     return torch.empty_like(args[0]) if overlaps else made
 
 
-def _like(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _like(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
     """``zeros_like`` and its kin: strides of dimensions of size 1 are kept, too; no version of torch keeps them."""
-    made, source = run(args, kwargs), args[0]
+    made: torch.Tensor = run(args, kwargs)
+    source = args[0]
     kept = (
         kwargs.get("memory_format") in (None, torch.preserve_format) and made.layout is source.layout is torch.strided
     )
@@ -158,7 +166,7 @@ def _differs_in_ones(one: torch.Tensor, other: torch.Tensor) -> bool:
     return all(type(n) is int for row in rows for n in row) and all(a == b for size, a, b in rows if size != 1)
 
 
-def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def _power(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """Powers of and by a number that is a symbol: up to torch 2.11 they ask whether it is 1, 2 or one half.
 
     The result of any other number of its kind has the same layout.
@@ -179,7 +187,7 @@ _LIKE = (
     aten.randint_like.low_dtype,
 )
 
-_CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
+_CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,
     aten.unique_consecutive.default: _counts,

@@ -39,13 +39,18 @@ def compute_value(node: fx.Node, fake_mode: Any) -> Any:
 
 
 def same_layout(old: Any, new: Any) -> bool:
-    """Whether two values agree in dtype, device, shape and strides (element by element for lists and tuples)."""
+    """Whether two values agree in dtype, device, shape, strides and in what their memory means: conjugated, negated.
+
+    Lists and tuples are compared element by element.
+    """
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         return (
             old.dtype == new.dtype
             and old.device == new.device
             and same_sizes(old.shape, new.shape)
             and same_sizes(old.stride(), new.stride())
+            and old.is_conj() == new.is_conj()
+            and old.is_neg() == new.is_neg()
         )
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(same_layout, old, new))

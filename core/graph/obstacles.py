@@ -16,7 +16,7 @@ import torch
 from turret.graph.externs import op_name
 from turret.graph.op_traits import is_collective
 from turret.storage.codec import record
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 NAMED = "is named in cudagraph_split_ops"
 """Why a call is not recorded that the user names; also the reason why it is no part of a kernel."""

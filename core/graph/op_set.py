@@ -23,7 +23,7 @@ from torch import fx
 
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, load_prims
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, load_prims
 
 
 class Family(enum.Enum):

@@ -112,7 +112,7 @@ class WrapperForm:
         if not isinstance(source, FakeTensor):
             return self.size
         if source.nested_int_memo is None:
-            known = self.size[number].node.nested_int()  # type: ignore[attr-defined]
+            known = self.size[number].node.nested_int()
             source.nested_int_memo = source.fake_mode.create_symbolic_nested_int(nt_tensor_id=known)
         return (*self.size[:number], source.nested_int_memo, *self.size[number + 1 :])
 
@@ -151,7 +151,8 @@ def is_wrapper(kind: type) -> bool:
 
 def nested_attention(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``scaled_dot_product_attention`` of nested tensors, who answer for it."""
-    return jagged_torch_function(torch.nn.functional.scaled_dot_product_attention, *args, **kwargs)
+    made: torch.Tensor = jagged_torch_function(torch.nn.functional.scaled_dot_product_attention, *args, **kwargs)
+    return made
 
 
 @attrs.frozen(eq=False)
@@ -163,7 +164,7 @@ class Wrap:
 
     def __call__(self, *parts: torch.Tensor) -> Any:
         with torch.enable_grad():
-            return _Wrap.apply(self.form, *parts)
+            return _Wrap.apply(self.form, *parts)  # type: ignore[no-untyped-call]
 
 
 @attrs.frozen(eq=False)
@@ -175,7 +176,8 @@ class Unwrap:
 
     def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
         with torch.enable_grad():
-            return _Unwrap.apply(self.form, value)
+            made: tuple[torch.Tensor, ...] = _Unwrap.apply(self.form, value)  # type: ignore[no-untyped-call]
+            return made
 
 
 class _Wrap(torch.autograd.Function):

@@ -100,10 +100,10 @@ class Segment:
 
     ``run(*leading, slots, sizes, stream) -> status``, 0 for success: the addresses of the table of slots (where each
     slot's first element lies) and of that of sizes (int64), and what ``Device.stream_getter`` gives.  Where a device
-    keeps no arenas the arena's address comes behind the slots, and those in it (``place`` is ``arena``) lie ``number``
-    bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes, stream,
-    tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or makes
-    it good.
+    keeps no arenas the arena's address comes behind the slots, and those in it (``storage`` is ``arena``) lie
+    ``number`` bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes,
+    stream, tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or
+    makes it good.
     """
 
     run: Callable[..., int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 if TYPE_CHECKING:
     import sympy
@@ -45,7 +45,7 @@ class NodeMeta(TypedDict, total=False):
     """``"is_forward"`` or ``"is_backward"``.  Written by the joint trace; read by
     the partition."""
 
-    binds: tuple[Binding, ...]
+    symbol_bindings: tuple[Binding, ...]
     """The unbacked symbols that a call gives.  Written by the joint trace; read by graph compilers and lowering."""
 
     condition: sympy.Basic

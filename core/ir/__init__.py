@@ -1,6 +1,6 @@
 """The loop IR: index arithmetic, expressions, programs, schedules, and the check of their invariants."""
 
-from turret.ir.contraction import Contraction, contraction, contractions, has_matrix_product
+from turret.ir.analysis.contraction import Contraction, contraction, contractions, has_matrix_product
 from turret.ir.expr import (
     OPS,
     Expr,

@@ -28,8 +28,8 @@ def check_memory(schedule: Schedule) -> None:
         elif buffer.reuses is not None:
             _check_heir(schedule, name, buffer, born, dies)
             if heirs[buffer.reuses] > 1:
-                all_of_them = sorted(n for n, b in buffers.items() if b.reuses == buffer.reuses)
-                _fail(schedule, f"{', '.join(all_of_them)} all reuse {buffer.reuses}")
+                takers = sorted(n for n, b in buffers.items() if b.reuses == buffer.reuses)
+                _fail(schedule, f"{', '.join(takers)} all reuse {buffer.reuses}")
         if buffer.arena_offset is not None:
             _check_in_arena(schedule, name, buffer.arena_offset, buffer.bytes)
             _check_life(schedule, name, born, dies)
@@ -88,10 +88,10 @@ def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, in
 def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
     reused = buffer.reuses
     assert reused is not None
-    donor = schedule.memory.buffers.get(reused)
-    if donor is None or name not in born:
+    earlier = schedule.memory.buffers.get(reused)
+    if earlier is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
-    if donor.bytes != buffer.bytes or donor.arena_offset != buffer.arena_offset:
+    if earlier.bytes != buffer.bytes or earlier.arena_offset != buffer.arena_offset:
         _fail(schedule, f"{name} reuses {buffer.reuses}, but lies elsewhere or has another size")
     if dies[reused] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
         _fail(schedule, f"{name} reuses {reused}, which step {dies[reused]} still reads")

@@ -254,7 +254,7 @@ class MemoryPlan:
 class ScheduleSection:
     """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
 
-    ``batch_symbols``: symbols that count samples which the steps treat one by one (``turret.ir.batch_symbols``).
+    ``batch_symbols``: symbols that count samples which the steps treat one by one (``analysis.batch_symbols``).
     """
 
     first: int

@@ -17,6 +17,7 @@ from turret.errors import TextError
 from turret.graph.externs import define_own_ops, resolve_op
 from turret.hooks.size_source import SizeSource
 from turret.hooks.text.notation import SYMBOL_KINDS
+from turret.ir.analysis.symbols import symbols_within
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -43,7 +44,6 @@ from turret.ir.schedule import (
     Step,
     Store,
 )
-from turret.ir.symbols import symbols_within
 from turret.storage.codec import record_types
 
 _DECISION = re.compile(r"(fused|apart) (\S+) \+ (\S+): (\?|-?\d+) bytes, (.*)")

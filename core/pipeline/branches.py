@@ -12,7 +12,7 @@ from torch import fx
 from turret.hooks.products import StageGraph, Target
 from turret.plan import Plan
 from turret.plan.executor import load
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
 class PlannedBranch(torch.nn.Module):

@@ -21,7 +21,7 @@ from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
-from turret.torch_compat.native_functions import nn_c
+from turret.torch_compat.operators.native_functions import nn_c
 
 
 @record

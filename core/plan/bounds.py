@@ -36,21 +36,23 @@ def table_length(plan: Plan) -> int:
     return report_position(plan) + REPORT_WORDS if plan.check_bounds else len(plan.size_symbols)
 
 
-def note_extent(sizes: ctypes.Array, position: int, tensor: torch.Tensor) -> None:
+def note_extent(sizes: ctypes.Array[ctypes.c_int64], position: int, tensor: torch.Tensor) -> None:
     """Write how far the memory of a tensor reaches: all of its storage."""
-    before = tensor.storage_offset()
+    before = int(tensor.storage_offset())
     sizes[position] = -before
     sizes[position + 1] = tensor.untyped_storage().nbytes() // tensor.element_size() - before
 
 
-def note_static_extent(sizes: ctypes.Array, position: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+def note_static_extent(
+    sizes: ctypes.Array[ctypes.c_int64], position: int, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
     """Write the extent of a buffer that the plan placed: from its first element to its last."""
     sizes[position] = 0
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     sizes[position + 1] = 1 + reach if math.prod(shape) else 0
 
 
-def raise_out_of_bounds(plan: Plan, launch: Launch, sizes: ctypes.Array) -> NoReturn:
+def raise_out_of_bounds(plan: Plan, launch: Launch, sizes: ctypes.Array[ctypes.c_int64]) -> NoReturn:
     """Raise what the report in the size table says, and clear it."""
     at = report_position(plan)
     slot, index, number = sizes[at + 1 : at + 4]
@@ -59,7 +61,7 @@ def raise_out_of_bounds(plan: Plan, launch: Launch, sizes: ctypes.Array) -> NoRe
     found = plan.slots[slot]
     raise OutOfBoundsError(
         f"kernel {launch.origins[number]} of {plan.name} accesses element {index} of {found.name} "
-        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.place}), whose memory "
+        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.storage}), whose memory "
         + (f"holds elements {low} to {high - 1}" if high > low else "is empty")
         + "; a lowering or a rewrite of indices is wrong: compare the products in debug_dir"
         + (f"\n{launch.sources[number]}" if launch.sources[number] else "")

@@ -14,10 +14,10 @@ import torch
 
 from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
+from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
-from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,
@@ -34,6 +34,7 @@ from turret.plan import (
     View,
     size_text,
 )
+from turret.plan.plan import SlotStorage
 
 
 @attrs.frozen(eq=False)
@@ -83,7 +84,7 @@ class _Drafter:
         self.pending_dead: list[str] = []
         self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
-        self.places: list[tuple[int, int]] = []
+        self.step_ranges: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
     def draft(self) -> PlanDraft:
@@ -107,7 +108,7 @@ class _Drafter:
                 before = len(self.steps)
                 self._step(step)
                 self._free(dead)
-                self.places.append((before, len(self.steps) - 1))
+                self.step_ranges.append((before, len(self.steps) - 1))
         self._flush()
         bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
         symbols = tuple(sorted([*program.symbols, *bound]))
@@ -123,7 +124,7 @@ class _Drafter:
             constants=dict(program.constants),
             arena_bytes=self.schedule.memory.arena_bytes,
             float_symbols=float_symbols(program),
-            arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
+            arena_spans=tuple((self.step_ranges[first][0], self.step_ranges[last][1]) for first, last in spans),
             sections=tuple(map(self._section, self.schedule.sections)),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
@@ -142,17 +143,17 @@ class _Drafter:
         """A section of the schedule as one of the plan."""
         steps = self.schedule.steps[section.first : section.last + 1]
         read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
-        first, last = self.places[section.first][0], self.places[section.last][1]
+        first, last = self.step_ranges[section.first][0], self.step_ranges[section.last][1]
         return Section(first, last, section.obstacles, tuple(sorted(read)), section.batch_symbols)
 
-    def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
+    def _slot(self, decl: TensorDecl, storage: SlotStorage, number: int = 0) -> int:
         slot = Slot(
             name=decl.name,
             shape=tuple(map(size_text, decl.shape)),
             stride=tuple(map(size_text, decl.stride)),
             dtype=str(decl.dtype).removeprefix("torch."),
             device=str(decl.device),
-            place=place,
+            storage=storage,
             number=number,
         )
         self.slot_of[decl.name] = len(self.slots)
@@ -224,12 +225,12 @@ class _Drafter:
         self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
-        self.places += [(before, len(self.steps) - 1)] * len(kernels)
+        self.step_ranges += [(before, len(self.steps) - 1)] * len(kernels)
 
     def _free(self, names: tuple[str, ...]) -> None:
-        """Drop tensors that own memory; arena tensors live as long as their frame."""
+        """Drop tensors that own memory; arena tensors live as long as their workspace."""
         slots = [self.slot_of[n] for n in names if n in self.slot_of]
-        slots = [s for s in slots if self.slots[s].place in ("input", "own", "call", "view")]
+        slots = [s for s in slots if self.slots[s].storage in ("input", "own", "call", "view")]
         if slots:
             self.steps.append(Free(tuple(slots)))
 
@@ -246,7 +247,7 @@ class _Drafter:
 
     def _view(self, step: StridedView) -> None:
         base = self._memory(step.base)
-        if self.slots[base].place == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
+        if self.slots[base].storage == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
             self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
             return
         self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))
@@ -269,7 +270,7 @@ class _Drafter:
                 outputs,
                 sequence=step.returns_sequence,
                 origins=step.origins,
-                binds=step.binds,
+                symbol_bindings=step.symbol_bindings,
             )
         )
 
@@ -290,7 +291,7 @@ def float_symbols(program: LoopProgram) -> tuple[str, ...]:
     found = [name for name, source in program.symbols.items() if source.kind == "float"]
     for statement in program.statements:
         if isinstance(statement, Extern):
-            found += [b.symbol for b in statement.binds if b.is_float]
+            found += [b.symbol for b in statement.symbol_bindings if b.is_float]
         elif isinstance(statement, Number) and statement.is_float:
             found.append(statement.symbol)
     return tuple(found)

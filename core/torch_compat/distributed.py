@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 def active_replica() -> DistributedDataParallel | None:
     """The wrapper whose forward is under way in this process, which it keeps for compilers to ask."""
     wrapper: DistributedDataParallel | None
-    wrapper = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+    wrapper = DistributedDataParallel._get_active_ddp_module()
     return wrapper
 
 
@@ -35,7 +35,7 @@ def forget_shardings() -> None:
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import debug
 
-        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        debug._clear_sharding_prop_cache()
 
 
 def shared_store() -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch._guards
 import torch._subclasses.fake_tensor
 import torch._subclasses.meta_utils
@@ -31,5 +34,5 @@ get_tensor_symint = torch.nested._internal.nested_tensor.get_tensor_symint
 """The ragged size of the nested tensors that have a tensor for their offsets."""
 NestedIntNode = torch.nested._internal.nested_int.NestedIntNode
 """Such a size: a number that only equals itself."""
-jagged_torch_function = torch.nested._internal.ops.jagged_torch_function
+jagged_torch_function: Callable[..., Any] = torch.nested._internal.ops.jagged_torch_function
 """What nested tensors answer for torch's functions."""

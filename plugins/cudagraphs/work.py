@@ -13,7 +13,7 @@ import torch
 from turret.hooks.devices import Allocator
 from turret.hooks.graph_capture import GraphCapture, extent
 from turret.hooks.products import Role
-from turret.plugins.cudagraphs.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""

@@ -23,12 +23,12 @@ from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
 from turret.plan.executor import load
 from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
-from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
-from turret.plugins.cudagraphs.generator_states import GeneratorStates
-from turret.plugins.cudagraphs.graphed import Graphed, Settings
-from turret.plugins.cudagraphs.plan_work import PlanWork
-from turret.plugins.cudagraphs.recorder import NotRecordable
-from turret.plugins.cudagraphs.trees import GraphTrees
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.plan_work import PlanWork
+from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.pools.trees import GraphTrees
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Place
 from turret.storage.fork_safety import Lock
 

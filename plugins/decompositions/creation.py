@@ -9,7 +9,7 @@ import torch
 
 from turret.hooks.devices import HOST
 from turret.plugins.decompositions.registry import convert, decomposes
-from turret.torch_compat.layouts import elementwise_permutation
+from turret.torch_compat.operators.layouts import elementwise_permutation
 
 aten = torch.ops.aten
 _CHANNELS_LAST = {torch.channels_last: [0, 2, 3, 1], torch.channels_last_3d: [0, 2, 3, 4, 1]}

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.decompositions.registry import convert, decomposes
-from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.operators.decompositions import torch_table
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
-from turret.torch_compat.decompositions import torch_table
 from turret.torch_compat.dispatch import has_kernel_for
+from turret.torch_compat.operators.decompositions import torch_table
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.plugins.decompositions.registry import decomposes
-from turret.torch_compat.layouts import type_to_dtype
+from turret.torch_compat.operators.layouts import type_to_dtype
 
 aten = torch.ops.aten
 

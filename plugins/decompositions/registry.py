@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from turret.graph.dtypes import compute_dtype
-from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 Function = TypeVar("Function", bound=Callable)
 

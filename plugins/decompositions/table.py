@@ -11,23 +11,12 @@ import torch
 from turret.graph.op_set import core_ops, resolve
 from turret.graph.scalar_ops import when_changed
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.decompositions import (  # noqa: F401
-    activations,
-    batch_norm,
-    convolutions,
-    creation,
-    losses,
-    movement,
-    normalization,
-    norms,
-    pointwise,
-    prims,
-    reductions,
-)
+from turret.plugins.decompositions import creation, movement, norms, pointwise, prims, reductions  # noqa: F401
+from turret.plugins.decompositions.nn import activations, batch_norm, convolutions, losses, normalization  # noqa: F401
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import OWN
-from turret.torch_compat.decompositions import torch_table
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.decompositions import torch_table
+from turret.torch_compat.operators.ops import OpOverload
 
 
 def _words(text: str) -> frozenset[str]:

@@ -25,7 +25,7 @@ from turret.hooks.devices import (
 )
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
-from turret.plan.frames import device_table_lengths
+from turret.plan.workspaces import device_table_lengths
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library
 from turret.torch_compat.native import current_device_getter, empty_strided_of, stream_getter
@@ -92,7 +92,7 @@ class Cuda(Device):
     def current_index(self) -> int:
         return torch.cuda.current_device()
 
-    def selected(self, index: int) -> AbstractContextManager:
+    def selected(self, index: int) -> AbstractContextManager[None]:
         return torch.cuda.device(index)
 
     def stream_getter(self, index: int) -> Callable[[], int]:

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import fx
 
 from turret.graph.dtypes import HALF
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import KernelFamily, device_for
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 LEAST_SCORES = 1 << 12
 """Scores of one head below which a call costs what it saves."""
@@ -49,7 +50,7 @@ class _Attention:
     scale: float
 
 
-def run(module: fx.GraphModule, context: Any = None) -> bool:
+def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     """Replace every attention that may be replaced."""
     if not _kernels_are_allowed(module.graph) or _wants_gradients(module.graph):
         return False

@@ -19,7 +19,7 @@ from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, v
 from turret.graph.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, uses_host_kernels
-from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ from turret.graph.op_set import Family, family_of, is_compiled_dtype
 from turret.graph.op_traits import is_pure_call
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import uses_host_kernels
-from turret.torch_compat.layouts import is_contiguous_or_false
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.layouts import is_contiguous_or_false
+from turret.torch_compat.operators.ops import OpOverload
 
 aten = torch.ops.aten
 _MOVES = frozenset(

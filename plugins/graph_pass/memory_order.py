@@ -14,7 +14,7 @@ from torch import fx
 
 from turret.graph.op_traits import is_effectful, is_random_call, output_nodes, storage_root, tensor_bytes
 from turret.hooks.context import CompileContext
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 
 def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:

@@ -15,7 +15,7 @@ from torch import fx
 from turret.graph.fake_values import compute_value, fake_mode_of, value_of
 from turret.graph.ops import random_ops
 from turret.hooks.context import CompileContext
-from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _NARROW, _WIDE = 2**28, 2**48

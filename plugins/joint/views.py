@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import guarded_apart, is_dense
 from turret.plugins.joint.storage import Storage, ViewStep
-from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 aten = torch.ops.aten
 

@@ -21,7 +21,7 @@ from turret.hooks.devices import HOST, uses_host_kernels
 from turret.ir import OPS, Expr, Index, call, cast, constant
 from turret.ir.lowering import Builder, Lowering, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
-from turret.torch_compat.layouts import TypePromotion, elementwise_dtypes
+from turret.torch_compat.operators.layouts import TypePromotion, elementwise_dtypes
 
 Operand: TypeAlias = TensorValue | Number
 

@@ -27,7 +27,7 @@ from turret.graph.op_traits import (
 )
 from turret.graph.scalar_ops import Cost, aten_ops
 from turret.hooks.devices import HOST, Costs, device_for
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""
@@ -103,7 +103,8 @@ def _cost_class(node: fx.Node) -> Cost:
 
 
 def _pointwise(node: fx.Node) -> float:
-    return _elements(node) * getattr(_costs(node), _cost_class(node))
+    of_an_element: float = getattr(_costs(node), _cost_class(node))
+    return _elements(node) * of_an_element
 
 
 def _index(node: fx.Node) -> float:

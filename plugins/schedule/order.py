@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import attrs
 
 from turret.ir import StridedView, defined
-from turret.plugins.schedule.graph import StepGraph
-from turret.plugins.schedule.groups import Group
-from turret.plugins.schedule.units import Unit
+from turret.plugins.schedule.fusion.graph import StepGraph
+from turret.plugins.schedule.fusion.groups import Group
+from turret.plugins.schedule.fusion.units import Unit
 
 
 @attrs.frozen(eq=False)

@@ -1,7 +1,7 @@
 """Matrix products: for each, whether it stays a call of the device's library or becomes loops, asked before fusion.
 
 As loops a product is a definition like any other, a sum of products along a row, so that what uses it is fused with it,
-its result needs no memory, and a code generator finds it again (``turret.ir.contraction``).
+its result needs no memory, and a code generator finds it again (``turret.ir.analysis.contraction``).
 """
 
 from __future__ import annotations
@@ -381,7 +381,9 @@ class _Chooser:
         return self.known[key]
 
     def _cost(self, candidate: ProductCandidate) -> float | None:
-        return self.context.hooks.turret_choice_cost(context=self.context, candidate=candidate, target=self.target)
+        hook = self.context.hooks.turret_choice_cost
+        cost: float | None = hook(context=self.context, candidate=candidate, target=self.target)
+        return cost
 
     def _candidate(
         self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int

@@ -20,16 +20,16 @@ from turret.ir import (
     Step,
     StridedView,
 )
-from turret.plugins.schedule.fuse import Fuser
-from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
+from turret.plugins.schedule.fusion.fuse import Fuser
+from turret.plugins.schedule.fusion.graph import build_graph, memory_roots, ordered
+from turret.plugins.schedule.fusion.inline import inline
+from turret.plugins.schedule.fusion.kernels import StepMaker, numbered
+from turret.plugins.schedule.fusion.units import Unit, units_of, unread
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
-from turret.plugins.schedule.inline import inline
-from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import minimize_peak_memory, needed_first, pieces_of
 from turret.plugins.schedule.products import choose_products
 from turret.plugins.schedule.sections import Cut, cut_for
-from turret.plugins.schedule.units import Unit, units_of, unread
 
 
 def schedule(context: CompileContext, program: LoopProgram, target: Target | None = None) -> Schedule:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from turret.torch_compat.operators.ops import neg_view
+
 
 class AutogradOutputs:
     """Makes a forward's results fit for autograd and for the user.
@@ -40,8 +42,7 @@ class AutogradOutputs:
         for n, partners in self._views:
             own = made[n] = results[n].data
             for m in partners:
-                saved = results[m]
-                made[m] = own.as_strided(saved.size(), saved.stride(), saved.storage_offset())
+                made[m] = _view_as(own, results[m])
         for n in self._empty:
             made[n] = results[n].data
         return made
@@ -58,6 +59,14 @@ class AutogradOutputs:
             if all(m >= self._outputs and results[m].dtype == output.dtype for m in partners):
                 found.append((n, tuple(partners)))
         return found
+
+
+def _view_as(own: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+    """A view of ``own`` that reads as ``saved``, which lies in the same memory: conjugated or negated where that is."""
+    view = own.as_strided(saved.size(), saved.stride(), saved.storage_offset())
+    if view.is_conj() != saved.is_conj():
+        view = view.conj()
+    return view if view.is_neg() == saved.is_neg() else neg_view(view)
 
 
 def _memory(value: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ from turret.hooks.signature import (
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
 from turret.torch_compat.autograd import CreationMeta, preserve_version_counter, set_creation_meta
-from turret.torch_compat.ops import copy_each
+from turret.torch_compat.operators.ops import copy_each
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""

@@ -42,4 +42,6 @@ def compiled(target: Callable, watch: Watch) -> Callable:
     """``target`` captured, its graphs compiled; a graph that is refused by name runs as it is."""
     import turret
 
-    return turret.compile(target, options={"capture": "turret", "on_error": "fallback"}, plugins=[watch])
+    return turret.compile(
+        target, options={"capture": "turret", "on_error": "fallback", "fallback_random": True}, plugins=[watch]
+    )

@@ -129,7 +129,7 @@ class Settings(Expressions):
     def tensor_of_array(self, d: int) -> str:
         t, i = f"{self.some('tensor', d)}.detach().resolve_neg()", self.some("int", 0)
         return self.one(
-            f"torch.from_numpy(numpy.tanh({t}.numpy()) * 2)", f"torch.from_numpy({t}.numpy() - {t}.numpy().mean(0))",
+            f"torch.from_numpy(numpy.square({t}.numpy()) * 2)", f"torch.from_numpy({t}.numpy() - {t}.numpy().mean(0))",
             f"torch.from_numpy(numpy.maximum({t}.numpy(), {i}))", f"torch.from_numpy({t}.numpy()[:, ::-1] + 1)",
             f"torch.from_numpy(numpy.where({t}.numpy() > 0, {t}.numpy(), numpy.float32({i})))",
             f"torch.from_numpy(numpy.concatenate([{t}.numpy()[:1], {t}.numpy()])[1:])",

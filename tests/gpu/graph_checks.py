@@ -27,7 +27,7 @@ from turret.hooks.graph_capture import (
     address_words,
     tensor_at,
 )
-from turret.plugins.cudagraphs.recorder import other_host_memory
+from turret.plugins.cudagraphs.recording.recorder import other_host_memory
 
 STEP = 2 << 20
 """Bytes; addresses that move by multiples of it keep every alignment that a kernel asks for."""

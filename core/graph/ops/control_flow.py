@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turret.torch_compat.ops import HigherOrderOperator
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 Branch = Callable[..., Sequence[Any]]
 
@@ -33,7 +33,7 @@ class _LoopGradient(HigherOrderOperator):
     """An op of Turret's own, which is the same in a plan and outside."""
 
     def __init__(self, name: str, run: Callable[..., Any]) -> None:
-        super().__init__(name)
+        super().__init__(name)  # type: ignore[no-untyped-call]
         self.run = run
 
     def __call__(self, *args: Any) -> Any:
@@ -44,7 +44,9 @@ def _cond(predicate: torch.Tensor, if_true: Branch, if_false: Branch, operands: 
     return (if_true if bool(predicate) else if_false)(*operands)
 
 
-def _states(condition: Branch, body: Branch, carried: Sequence[Any], additional: Sequence[Any]) -> list[tuple]:
+def _states(
+    condition: Branch, body: Branch, carried: Sequence[Any], additional: Sequence[Any]
+) -> list[tuple[Any, ...]]:
     """What a loop carries into each of its rounds, and out of the last."""
     states = [tuple(v.clone() for v in carried)]  # what no round replaces must not be the caller's memory
     while bool(condition(*states[-1], *additional)[0]):
@@ -83,7 +85,7 @@ def _while_loop_gradient(
     return *(v.clone() for v in found), *sums
 
 
-def _scan(combine: Branch, start: Sequence[Any], rows: Sequence[Any], additional: Sequence[Any]) -> tuple:
+def _scan(combine: Branch, start: Sequence[Any], rows: Sequence[Any], additional: Sequence[Any]) -> tuple[Any, ...]:
     """The last state (which may be of nothing), then for each further result of a round all rounds', stacked."""
     state, made = tuple(v.clone() for v in start), []
     for number in range(rows[0].shape[0]):

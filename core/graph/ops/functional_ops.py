@@ -81,7 +81,7 @@ def tensor_arguments(op: Any) -> tuple[str, ...]:
     return tuple(a.name for a in op._schema.arguments if "Tensor" in str(a.type))
 
 
-def bound_arguments(op: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def bound_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, defaults among them."""
     schema = op._schema.arguments
     defaults = {a.name: a.default_value for a in schema if a.has_default_value()}

@@ -43,7 +43,7 @@ def _compiled(text: str) -> Any:
     return compile(text, "<number>", "eval")
 
 
-def element(tensor: torch.Tensor, key: tuple) -> torch.Tensor:
+def element(tensor: torch.Tensor, key: tuple[Any, ...]) -> torch.Tensor:
     """``tensor[key]`` of a key of ints, slices, None and an ellipsis; an int may be a symbol that depends on data.
 
     Raises IndexError for more indices than the tensor has dimensions.

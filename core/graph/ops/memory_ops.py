@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 _library = torch.library.Library("turret", "FRAGMENT")
 _library.define("as_strided(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor(a)")

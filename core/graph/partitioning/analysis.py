@@ -23,7 +23,7 @@ from turret.graph.op_traits import (
 )
 from turret.hooks.products import JointGraph
 from turret.hooks.signature import Mutation
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 
 @attrs.frozen(eq=False)
@@ -43,7 +43,7 @@ class JointAnalysis:
     primals: tuple[fx.Node, ...]
     tangents: tuple[fx.Node, ...]
     forward_outputs: tuple[Any, ...]
-    gradients: tuple[Any, ...]
+    gradients: tuple[fx.Node | None, ...]
     backward: tuple[fx.Node, ...]
     needed: frozenset[fx.Node]
     candidates: tuple[fx.Node, ...]

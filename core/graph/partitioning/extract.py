@@ -213,7 +213,8 @@ def handed_over(node: fx.Node, analysis: JointAnalysis, joint: JointGraph) -> to
 
 def _copied_value(node: fx.Node, joint: JointGraph) -> torch.Tensor:
     with joint.fake_mode:
-        return torch.ops.aten.clone.default(node.meta["val"])
+        made: torch.Tensor = torch.ops.aten.clone.default(node.meta["val"])
+        return made
 
 
 def _numbers_of(node: fx.Node) -> Iterator[tuple[Any, tuple[int, ...], Any]]:

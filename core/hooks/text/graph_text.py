@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from turret.hooks.text.notation import constant_text, dtype_text, layout_text, name_text, value_text
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 META = ("original_aten", "captured_call", "partitioner_tag", "recompute", "ac_graph_id")
 """What the text has of ``node.meta`` beside values (see ``node_meta``); a node is of the forward if it says nothing."""

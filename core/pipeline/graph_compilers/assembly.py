@@ -26,7 +26,7 @@ from turret.pipeline.keys.graph_key import Unstable
 from turret.plan import Plan
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload
 
 
 @record

@@ -26,8 +26,8 @@ import torch
 
 from turret.pipeline.keys.libraries import extension_text, is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, Opaque, is_library_namespace, library_operator, registrations
-from turret.torch_compat.library import CustomOpDef
-from turret.torch_compat.ops import OpNamespace, OpOverloadPacket
+from turret.torch_compat.operators.library import CustomOpDef
+from turret.torch_compat.operators.ops import OpNamespace, OpOverloadPacket
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _REPRESENTED = (

@@ -31,7 +31,7 @@ from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
 from turret.torch_compat.modes import attention_enabled, fills_uninitialized_memory
-from turret.torch_compat.native_functions import nn_c
+from turret.torch_compat.operators.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
 """Notes on nodes of a captured graph that change what it compiles to."""

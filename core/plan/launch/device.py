@@ -53,7 +53,7 @@ class DeviceLibrary:
 
     def _segment(self, device: int, words: tuple[int, ...], slots: int, sizes: int) -> int:
         table, kernels = (ctypes.c_int64 * len(words))(*words), len(self.table.kernels)
-        made = self.library.turret_segment(device, table, len(words), self._handles, kernels, slots, sizes)
+        made: int = self.library.turret_segment(device, table, len(words), self._handles, kernels, slots, sizes)
         if not made:
             raise CodegenError(message(self.library))
         return made

@@ -8,6 +8,7 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -35,7 +36,7 @@ class DriverLibrary:
 
     purpose: str
     source: Path
-    prototypes: Mapping[str, tuple]
+    prototypes: Mapping[str, tuple[Any, ...]]
     enums: Enums = ()
 
     @property
@@ -86,7 +87,8 @@ class DriverLibrary:
 
 def message(library: ctypes.CDLL) -> str:
     """What went wrong in the last call of this thread."""
-    return library.turret_message().decode(errors="replace")
+    text: bytes = library.turret_message()
+    return text.decode(errors="replace")
 
 
 _POINTER, _INT, _LONG, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p

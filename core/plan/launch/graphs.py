@@ -31,7 +31,7 @@ def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) 
 def captured_nodes(device: int, stream: int, library: ctypes.CDLL | None = None) -> int:
     """How many nodes the capture under way on a stream has; ``RuntimeError`` where there is none."""
     library = GRAPHS.load() if library is None else library
-    count = library.turret_captured_nodes(device, stream)
+    count: int = library.turret_captured_nodes(device, stream)
     if count < 0:
         raise RuntimeError(message(library))
     return count
@@ -142,10 +142,10 @@ class _Binding:
         weakref.finalize(self, graph.library.turret_binding_free, handle)
 
 
-def _triples(words: Sequence[AddressWord]) -> ctypes.Array:
+def _triples(words: Sequence[AddressWord]) -> ctypes.Array[ctypes.c_int64]:
     flat = [number for word in words for number in (word.node, word.offset, word.delta)]
     return (ctypes.c_int64 * len(flat))(*flat)
 
 
-def _addresses(addresses: Sequence[int]) -> ctypes.Array:
+def _addresses(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * len(addresses))(*addresses)

@@ -19,7 +19,7 @@ from turret.hooks.devices import HOST
 from turret.testing.corpus.inputs import Mover
 from turret.testing.corpus.program import Inputs
 from turret.testing.corpus.seeding import seed_generators
-from turret.torch_compat.opinfo import OpInfo, SampleInput, op_db
+from turret.torch_compat.operators.opinfo import OpInfo, SampleInput, op_db
 
 OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 """Beside float32, one of these is tried, a different one for different operations."""

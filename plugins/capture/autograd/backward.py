@@ -8,6 +8,7 @@ gradient of the leaf's own layout and memory (``torch/csrc/autograd/functions/ac
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,9 +20,9 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.sequences import Sequence as Row
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.layouts import is_non_overlapping_and_dense
 from turret.torch_compat.modes import set_grad_enabled
-from turret.torch_compat.native_functions import autograd_c
+from turret.torch_compat.operators.layouts import is_non_overlapping_and_dense
+from turret.torch_compat.operators.native_functions import autograd_c
 
 _LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _NONE = Constant(None)
@@ -195,16 +196,20 @@ class _Backward:
     def accumulate(self, leaf: Tensor, new: Tensor, shared: bool) -> None:
         """What autograd does with the gradient of a leaf; ``shared``: others see its memory."""
         t, held = self.t, leaf.get_attr(self.t, "grad").realize()
+        given: Value
         if isinstance(held, Tensor):
             if self.creates:
                 leaf.set_attr(t, "grad", t.recorder.call(torch.add, [held, new], {}))
             else:
                 t.recorder.call_method("add_", [held, new], {})
             return
-        copied = shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake)
-        leaf.set_attr(t, "grad", self.copied(leaf, new) if copied else t.recorder.call_method("detach", [new], {}))
+        if shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake):
+            given = self.copied(leaf, new)
+        else:
+            given = t.recorder.call_method("detach", [new], {})
+        leaf.set_attr(t, "grad", given)
 
-    def copied(self, leaf: Tensor, new: Tensor) -> Value:
+    def copied(self, leaf: Tensor, new: Tensor) -> Any:
         """A gradient in memory of its own, laid out as its leaf is."""
         t = self.t
         if is_non_overlapping_and_dense(leaf.fake) and not leaf.fake.is_contiguous():

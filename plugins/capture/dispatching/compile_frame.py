@@ -202,7 +202,7 @@ class _Attempt:
                     signal = None
                     self.note_exception(raised.value)
                 except GuardOnDataDependentSymNode as error:
-                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                    raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
                 check_views(tracer)

@@ -12,7 +12,7 @@ import torch
 from turret.graph.op_traits import written_tensors
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.torch_compat.dispatch import TorchDispatchMode
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 from turret.torch_compat.trees import pytree
 
 

@@ -12,6 +12,7 @@ from turret.plugins.capture.handlers import (
     control,
     copy,
     devices,
+    forward_gradients,
     func,
     itertools,
     made_classes,
@@ -24,6 +25,7 @@ from turret.plugins.capture.handlers import (
     saved_tensors,
     torch_api,
     warnings,
+    weak_references,
 )
 from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
@@ -41,6 +43,7 @@ __all__ = [
     "control",
     "copy",
     "devices",
+    "forward_gradients",
     "func",
     "hooks",
     "itertools",
@@ -58,4 +61,5 @@ __all__ = [
     "tensor_data",
     "torch_api",
     "warnings",
+    "weak_references",
 ]

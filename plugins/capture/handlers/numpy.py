@@ -31,7 +31,7 @@ logspace max maximum mean median meshgrid min minimum mod moveaxis multiply ndim
 pad percentile power prod ptp quantile rad2deg radians ravel reciprocal remainder repeat reshape roll rot90 round
 searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes
 take tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where
-zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint
+zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint issubdtype can_cast
 """
 """Functions of numpy that read their arguments and nothing else."""
 
@@ -89,6 +89,8 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
 
 def _folded(name: str, original: Any) -> Any:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if name.endswith("_like") and args and isinstance(shown := args[0].realize(), Tensor):
+            args = (array_of_tensor(t, shown), *args[1:])
         first = args[0].realize() if len(args) == 1 and not kwargs else None
         if isinstance(first, Tensor):
             return _of_tensor(t, name, original, first)
@@ -142,7 +144,13 @@ for _module in (numpy, numpy.linalg, numpy.fft):
 
 @registry.function(torch.from_numpy)
 def from_numpy(t: Tracer, array: Value) -> Value:
-    return _tensor_of(t, array)
+    """A tensor object of its own each time, which begins where the array does, wherever that is in memory."""
+    made, array = _tensor_of(t, array), array.realize()
+    if isinstance(array, ArrayOfTensor) and array.source is None:
+        made = t.recorder.call_method("detach", [made], {})
+        assert isinstance(made, Tensor)
+        made.array = array
+    return made
 
 
 def _tensor_of(t: Tracer, array: Value) -> Value:

@@ -22,7 +22,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.native_functions import group_tensors_by_device_and_dtype
+from turret.torch_compat.operators.native_functions import group_tensors_by_device_and_dtype
 from turret.torch_compat.programs.functions import stack_if_compiling, use_grad_for_differentiable, value_of
 from turret.torch_compat.programs.tracers import disable_dynamo
 

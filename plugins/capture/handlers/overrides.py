@@ -19,9 +19,12 @@ from turret.torch_compat.function_overrides import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
     disabled_torch_function,
+    pop_off_function_modes,
+    push_onto_function_modes,
     torch_function_all_disabled,
     torch_function_enabled,
 )
+from turret.torch_compat.modes import function_mode_at, function_mode_count
 from turret.torch_compat.programs.functions import make_subclass
 
 # Answers.
@@ -225,6 +228,38 @@ def enter(t: Tracer, self: Value) -> Value:
 def leave(t: Tracer, self: Value, *exception: Value) -> Value:
     t.overrides.pop()
     return Constant(None)
+
+
+@registry.function(push_onto_function_modes)
+def push(t: Tracer, mode: Value) -> Value:
+    t.overrides.push(mode)
+    return Constant(None)
+
+
+@registry.function(pop_off_function_modes)
+def pop(t: Tracer) -> Value:
+    return t.overrides.pop()
+
+
+@registry.function(function_mode_count)
+def count(t: Tracer) -> Value:
+    return Constant(len(_modes(t)))
+
+
+@registry.function(function_mode_at)
+def mode_at(t: Tracer, position: Value) -> Value:
+    modes, number = _modes(t), t.int_of(position)
+    if not 0 <= number < len(modes):
+        raise Unsupported("a mode for torch's functions that there is not")
+    return modes[number]
+
+
+def _modes(t: Tracer) -> list[Value]:
+    """The modes that the program sees in use."""
+    t.overrides.assume_state()
+    if not t.overrides.modes and not t.overrides.outer_modes and function_mode_count():
+        raise Unsupported("the mode that a default device is")
+    return t.overrides.modes
 
 
 @registry.function(BaseTorchFunctionMode.__torch_function__)

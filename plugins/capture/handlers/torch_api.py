@@ -34,7 +34,7 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.library import CustomOpDef
+from turret.torch_compat.operators.library import CustomOpDef
 from turret.torch_compat.programs.functions import assert_async, shape_as_tensor, torch_assert
 from turret.torch_compat.programs.tracers import (
     FxCall,

@@ -54,7 +54,7 @@ from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
-from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (

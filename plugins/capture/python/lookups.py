@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import numpy
 import torch
 
 from turret.frames.class_members import class_member
@@ -132,6 +133,18 @@ def is_leaf(value: torch.Tensor) -> bool:
     """Whether a tensor is a leaf of autograd, whatever its class makes of attributes."""
     with DisableTorchFunction():
         return torch.Tensor.is_leaf.__get__(value)  # type: ignore[attr-defined]
+
+
+def array_in_memory_of(value: torch.Tensor) -> numpy.ndarray:
+    """A tensor's numbers as an array in its memory, with no mode of the program asked."""
+    with DisableTorchFunction():
+        return value.numpy()
+
+
+def tensor_in_memory_of(array: numpy.ndarray) -> torch.Tensor:
+    """An array's numbers as a tensor in its memory, with no mode of the program asked."""
+    with DisableTorchFunction():
+        return torch.from_numpy(array)
 
 
 def asked_for_answers(core: Any) -> int:

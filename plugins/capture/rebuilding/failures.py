@@ -23,7 +23,7 @@ from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.frames.trace_modes import wrote_nothing
 from turret.graph.freed_graphs import note_freed
 from turret.plan.executor import left_inputs_as_they_were
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from torch import fx

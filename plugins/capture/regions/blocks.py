@@ -36,7 +36,7 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, 
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""
@@ -112,12 +112,12 @@ class Blocks:
             return follow()
         for trace in self.traces.get(key, ()):
             try:
-                likeness = RegionMatcher(t, trace)
-                likeness.check(call)
+                matcher = RegionMatcher(t, trace)
+                matcher.check(call)
             except MatchFailed:
                 continue
             self.reused[name] += 1
-            return likeness.repeat()
+            return matcher.repeat()
         return self.follow(call, follow)
 
     def describe(self, key: Any, name: str, arguments: list[Value]) -> BlockCall | None:

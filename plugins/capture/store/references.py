@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from turret.plugins.capture.facts import fingerprints
-from turret.torch_compat.ops import OpNamespace, OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import OpNamespace, OpOverload, OpOverloadPacket
 
 
 class NotPortable(Exception):

@@ -18,6 +18,7 @@ from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
 from turret.frames.torch_settings import dynamo_setting
 from turret.hooks import plugin_manager
+from turret.hooks.context import CompileContext
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
@@ -90,7 +91,7 @@ class StoringCompiler(Protocol):
 class Settings:
     """What one ``turret.compile`` asked for, and where its frames are kept."""
 
-    context: Any
+    context: CompileContext
     compile_graph: Callable
     fullgraph: bool
     dynamic: bool | None

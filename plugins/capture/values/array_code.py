@@ -26,6 +26,7 @@ from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 from turret.torch_compat.dispatch import no_dispatch
 from turret.torch_compat.function_overrides import (
+    DisableTorchFunction,
     TorchFunctionState,
     function_override_state,
     set_function_override_state,
@@ -45,9 +46,10 @@ class _Recording(TorchFunctionMode):
         self.t = t
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [value_of(self.t, v) for v in args]
-        named = {k: value_of(self.t, v) for k, v in (kwargs or {}).items()}
-        return python_of(self.t, self.t.call(self.t.wrap_known(func), given, named))
+        with DisableTorchFunction():  # the program's modes lie below this one
+            given = [value_of(self.t, v) for v in args]
+            named = {k: value_of(self.t, v) for k, v in (kwargs or {}).items()}
+            return python_of(self.t, self.t.call(self.t.wrap_known(func), given, named))
 
 
 def value_of(t: Tracer, object: Any) -> Value:
@@ -341,7 +343,13 @@ class NumpyCall:
         library = _library()[0]
         if samples.small and any(_symbols(a) for a in (*self.args, *self.kwargs.values())):
             raise ValueError("sizes among the arguments")
-        with no_dispatch(), torch.no_grad(), warnings.catch_warnings(), numpy.errstate(all="ignore"):
+        with (
+            DisableTorchFunction(),
+            no_dispatch(),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+            numpy.errstate(all="ignore"),
+        ):
             warnings.simplefilter("ignore")
             given, named = map(_plain, self.objects(self.args, self.kwargs, samples.of))
             others = [torch.from_numpy(made.copy()) for made in samples.made]

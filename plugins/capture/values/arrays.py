@@ -263,9 +263,9 @@ class ArrayOfTensor(_Numbers):
 
     def read(self, t: Tracer, name: str) -> Value:
         """The numbers of the array as Python's."""
-        if name in ("tolist", "__bool__") and self.held.fake.dim() > 0:
+        if name == "__bool__" and self.held.fake.dim() > 0:
             raise Unsupported(f"{name} of {self.describe()}")
-        found = self.held.read(t, "item" if name == "tolist" else name)
+        found = self.held.read(t, name)
         if found is None:
             raise Unsupported(f"{name} of {self.describe()} reads its numbers")
         return found
@@ -338,7 +338,8 @@ class ArrayOfTensor(_Numbers):
             function, args, kwargs = self.view
             given = ", ".join([*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())])
             return r.assign(f"{r.constant(function)}({given})")
-        return r.assign(f"{r.load(self.held)}.numpy(){'' if self.kind is numpy.ndarray else '[()]'}")
+        array = f"{r.constant(lookups.array_in_memory_of)}({r.load(self.held)})"
+        return r.assign(f"{array}{'' if self.kind is numpy.ndarray else '[()]'}")
 
 
 _SIZES = frozenset({"strides", "itemsize", "nbytes"})

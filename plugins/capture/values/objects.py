@@ -25,7 +25,7 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-from turret.torch_compat.native_functions import TensorBase
+from turret.torch_compat.operators.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
@@ -128,7 +128,8 @@ class Instance(Value):
         if name == "__dict__":
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)
-        if owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType):
+        data = owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType)
+        if data and look_up(t, type(raw), "__get__")[0] is not None:
             return bind_attribute(t, self, owner, name, raw)
         found = self.own(t, name)
         if found is not None:

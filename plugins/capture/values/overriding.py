@@ -17,7 +17,7 @@ from turret.plugins.capture.values.functions import Callable_
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.function_overrides import disabled_torch_dispatch, disabled_torch_function
-from turret.torch_compat.native_functions import TensorBase
+from turret.torch_compat.operators.native_functions import TensorBase
 
 OF_TORCH = (torch.Tensor, TensorBase, torch.nn.Parameter, torch.nn.Buffer)
 """Classes whose members are torch's functions."""

@@ -20,8 +20,8 @@ from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
 from turret.torch_compat.dispatch import DisablePythonDispatcher
-from turret.torch_compat.layouts import suggest_memory_format
-from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.operators.layouts import suggest_memory_format
+from turret.torch_compat.operators.ops import OpOverload
 
 _WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")

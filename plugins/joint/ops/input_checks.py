@@ -19,7 +19,7 @@ from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.joint.sizes import guarded_apart, is_dense, is_empty
-from turret.torch_compat.checks import require, require_implemented, require_index
+from turret.torch_compat.operators.checks import require, require_implemented, require_index
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]

@@ -14,7 +14,7 @@ import torch
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_dense, is_empty, same_sizes
-from turret.torch_compat.layouts import suggest_memory_format
+from turret.torch_compat.operators.layouts import suggest_memory_format
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for each tensor in turn.
+"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor at a time.
 
 Eager has such ops to spare launches.  Taken apart, what they compute is fused with what is around it and gathered into
 few kernels by the schedule, like all else.
@@ -16,16 +16,16 @@ import torch
 from turret.graph.ops.functional_ops import bound_arguments
 from turret.plugins.joint.ops.mutation import tensors_of_call
 from turret.plugins.joint.ops.overlap import Overlap, sharing
-from turret.plugins.joint.tracer import Rule, Tracer
-from turret.torch_compat.ops import OpOverloadPacket
+from turret.plugins.joint.tracer import JointTracer, Rule
+from turret.torch_compat.operators.ops import OpOverloadPacket
 
 aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
 _NAMES = """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor
-    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin
-    sinh sqrt sub tan tanh trunc zero_
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc
+    exp expm1 floor frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow
+    reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc zero_
 """
 _BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
@@ -69,7 +69,7 @@ def _norm(x: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> to
     return aten.linalg_vector_norm.default(x, ord, None, False, dtype=dtype)
 
 
-def _each(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _each(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The call for each place of the lists; what is no list is the same for all."""
     call = _for_one(func)
     assert call is not None  # else this is not its rule
@@ -84,7 +84,7 @@ def _each(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return found if func._schema.returns else None
 
 
-def _overlaps(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _overlaps(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether memory that is written to is that of two tensors in part, so that it shows in which order."""
     if not func._schema.is_mutable:
         return False
@@ -100,7 +100,7 @@ def _at(value: Any, position: int) -> Any:
     return value[position] if isinstance(value, (list, tuple)) else value
 
 
-def _fused(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _fused(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A step of a fused optimizer; one that a scaler of gradients may leave out stays whole."""
     options = dict(kwargs)
     scaled = [options.pop(name, None) is not None for name in ("grad_scale", "found_inf")]

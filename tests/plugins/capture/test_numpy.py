@@ -7,6 +7,7 @@ import math
 import numpy
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.arange(1.0, 5.0)
@@ -248,3 +249,22 @@ def test_changes_in_place_reach_views():
         return x
 
     full(fails, X)
+
+
+def test_tensors_of_parts_of_arrays_begin_where_the_arrays_do_and_share_their_memory():
+    def program(x):
+        array = (x * 2).numpy()
+        part = torch.from_numpy(array[1:])
+        same = torch.from_numpy(array[1:])
+        part.add_(5)
+        return array, part, same, part is same, torch.from_numpy(x.numpy()[2])
+
+    found = []
+    for call in (program, turret.compile(program, options={"on_error": "raise"})):
+        x = torch.ones(3, 3)
+        array, part, same, identical, of_input = call(x)
+        array[1, 1] = 9
+        x[2, 0] = 4
+        layouts = [(t.storage_offset(), t.untyped_storage().nbytes(), t.stride()) for t in (part, same, of_input)]
+        found.append((array.tolist(), part.tolist(), same.tolist(), identical, of_input.tolist(), layouts))
+    assert found[0] == found[1]

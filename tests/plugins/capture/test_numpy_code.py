@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 import turret
 from tests.plugins.capture.capture_lab import Observed
@@ -238,3 +239,28 @@ def test_it_is_compiled():
     compiled = turret.compile(program, fullgraph=True)
     for _ in range(2):
         assert_same(compiled(A, B), program(A, B))
+
+
+class Listening(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.heard.append(getattr(function, "__name__", function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_program_hear_its_calls_and_none_that_capture_makes_for_numpy():
+    def program(x):
+        array = x.detach().numpy()
+        parts = numpy.maximum(array, 1), numpy.concatenate([array, array])[1:], array.mean(0) - array
+        return [torch.from_numpy(part) for part in parts]
+
+    heard = []
+    fast = turret.compile(program, options={"on_error": "raise"})
+    for call in (program, program, fast, fast):
+        with Listening() as mode:
+            made = call(torch.ones(3, 2))
+        heard.append((mode.heard, [m.tolist() for m in made]))
+    assert heard[2:] == heard[:2]

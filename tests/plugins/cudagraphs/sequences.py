@@ -15,9 +15,9 @@ import attrs
 import torch
 
 from tests.plugins.cudagraphs.recording_machine import ARITY, Machine, Program, Step, is_overwritten
-from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
-from turret.plugins.cudagraphs.graphed import Graphed, Settings
-from turret.plugins.cudagraphs.trees import GraphTrees
+from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
 LENGTHS = (4, 6)
 MOST_HELD = 8

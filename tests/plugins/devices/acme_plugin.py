@@ -17,6 +17,7 @@ import torch
 
 import turret
 from tests.plugins.devices.acme_graphs import AcmeCapture, Launched, selected
+from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.hooks.products import Target
 from turret.plan import Launch, Plan
@@ -82,7 +83,7 @@ class AcmeLibrary(PlanLibrary):
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
         plan, by_call = self.plan, not self.keeps_arena
         counts = plan.table_slots + by_call, max(1, len(plan.size_symbols))
-        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].place == "arena")
+        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].storage == "arena")
         kernel = AcmeKernel(f"{plan.name}.{launch.function}", function, launch.slots, *counts, placed)
 
         def run(slots_at: int, sizes_at: int, stream: int) -> int:
@@ -140,7 +141,7 @@ class AcmePlugin:
         self.cache_key = f"acme 2, {'with' if keeps_arena else 'without'} arenas"
 
     @turret.hookimpl(wrapper=True)
-    def turret_codegen(self, context: Any, target: Target) -> Any:
+    def turret_codegen(self, context: CompileContext, target: Target) -> Any:
         """What the C++ code generator makes, as a binary of the device's own."""
         plan = yield
         if target.device_type != "acme" or plan.library is None:

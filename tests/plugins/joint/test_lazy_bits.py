@@ -89,7 +89,7 @@ def seen(value):
 
 
 def assert_same(mine, theirs):
-    torch.testing.assert_close(mine[4], theirs[4]) if isinstance(mine, tuple) else None
+    torch.testing.assert_close(mine[4], theirs[4], equal_nan=True) if isinstance(mine, tuple) else None
     if isinstance(mine, list):
         assert len(mine) == len(theirs)
         for pair in zip(mine, theirs, strict=True):
@@ -155,6 +155,9 @@ STEPS = {
     "real part written": lambda x: ((x.real if x.is_complex() else x).select(0, -1).add_(1), x)[1],
     "part written": lambda x: (x[0].add_(1), x)[1],
     "cloned": torch.clone,
+    "resolved": lambda x: x.resolve_conj().resolve_neg(),
+    "as real numbers": lambda x: torch.view_as_real(x.resolve_conj())[..., 1] if x.is_complex() else x,
+    "as bits": lambda x: x if x.is_complex() else x.resolve_neg().view(torch.int32).view(torch.float32),
     "summed": lambda x: x + x.sum(),
     "kept": lambda x: x,
 }
@@ -186,6 +189,49 @@ def test_random_chains_of_views_and_writes_are_those_of_eager(before, steps):
         warnings.simplefilter("ignore")
         assert_same(seen(fast(given)), seen(program(same)))
     assert_same(seen([mine, given]), seen([theirs, same]))
+
+
+FORMULAS = {
+    **{name: VIEWS[name] for name in ("conj", "negative", "real", "imag", "transposed", "sliced")},
+    "complex factor": lambda x: x * (2 - 1j),
+    "complex term": lambda x: 1j - x,
+    "factor": lambda x: x * 0.5,
+    "square": lambda x: x * x,
+    "exp": torch.exp,
+    "tanh": torch.tanh,
+    "abs": torch.abs,
+    "sgn": torch.sgn,
+    "adjoint": lambda x: x.mH,
+    "physical": torch.conj_physical,
+    "resolved": lambda x: x.resolve_conj().resolve_neg(),
+    "as real numbers": lambda x: torch.view_as_real(x.resolve_conj())[..., 1] if x.is_complex() else x,
+    "as complex numbers": lambda x: x if x.is_complex() else torch.view_as_complex(torch.stack([x, x * 2], -1)),
+}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(sorted(FORMULAS)), min_size=1, max_size=5), st.data())
+def test_gradients_through_conjugates_and_negatives_are_those_of_eager_whichever_results_are_kept(steps, data):
+    returned = data.draw(st.lists(st.integers(0, len(steps)), min_size=1, max_size=3, unique=True))
+    used = data.draw(st.lists(st.sampled_from(returned), min_size=1, unique=True))
+
+    def program(x, y):
+        made = [torch.complex(x, y)]
+        for step in steps:
+            made.append(FORMULAS[step](made[-1]))
+        return tuple(made[n] for n in returned)
+
+    def gradients(call):
+        leaves = [z(seed).real.clone().requires_grad_() for seed in (1, 2)]
+        made = call(*leaves)
+        losses = [(n.real.sum() * 1.5 + (n.imag**2).sum() if n.is_complex() else (n * n).sum()) for n in made]
+        total = sum(loss for n, loss in zip(returned, losses, strict=True) if n in used)
+        return seen(made), torch.autograd.grad(total, leaves, allow_unused=True)
+
+    mine, its = gradients(turret.compile(program, options={"cache": False, "on_error": "raise"}))
+    theirs, expected = gradients(program)
+    assert_same(mine, theirs)
+    torch.testing.assert_close(its, expected, equal_nan=True)
 
 
 def test_slices_at_numbers_of_a_conjugated_input_in_inference_mode_are_one_graph():

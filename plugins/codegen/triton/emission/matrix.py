@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turret.ir.contraction import Contraction
+from turret.ir.analysis.contraction import Contraction
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from turret.graph.dtypes import HALF
-from turret.ir.contraction import Contraction, contraction
+from turret.ir.analysis.contraction import Contraction, contraction
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, product, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute

@@ -13,8 +13,8 @@ import sympy
 import torch
 
 from turret.graph.scalar_ops import neutral_value
+from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import operand_guard
-from turret.ir.contraction import has_matrix_product
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import Nest

@@ -14,7 +14,7 @@ import torch
 from tests.core.plan.launch.driver_lab import FakeDriver, kernel
 from turret.hooks.devices import device_for
 from turret.ir import Binding, SizeSource
-from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, frames
+from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, workspaces
 from turret.plan.executor import load
 from turret.plan.launch import driver_library
 from turret.plan.launch.table import (
@@ -47,7 +47,7 @@ def on_cpu_memory(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriv
     monkeypatch.setattr(driver_library, "_loaded", {driver_library.LAUNCHER.file: fake.launcher})
     monkeypatch.setattr(type(device_for("cuda")), "stream_getter", lambda self, index: lambda: STREAM + index)
     fake_torch = SimpleNamespace(empty=empty, device=torch.device, uint8=torch.uint8)
-    monkeypatch.setattr(frames, "torch", fake_torch)
+    monkeypatch.setattr(workspaces, "torch", fake_torch)
     return fake
 
 
@@ -222,7 +222,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
     )
     library = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     steps = (
-        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), symbol_bindings=(Binding("u0", 0, 0),)),
         Allocate(4),
         Launch("segment0", (2, 3, 4), ("add", "mul")),
     )

@@ -14,8 +14,10 @@ import torch
 import turret
 from turret.errors import CodegenError
 from turret.hooks import plugin_manager
+from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
+from turret.ir import Schedule
 from turret.pipeline.stage_calls import create_context
 from turret.plan import Call, Launch, Plan
 from turret.plan.launch.device import TABLE
@@ -43,7 +45,7 @@ class ForGpu:
         self.arch = arch
 
     @hookimpl
-    def turret_codegen(self, context: Any, schedule: Any) -> Plan:
+    def turret_codegen(self, context: CompileContext, schedule: Schedule) -> Plan:
         try:
             self.results.append(stage.codegen(context, schedule, Target("cuda", 0, self.arch)))
         except CodegenError as error:

@@ -1,0 +1,287 @@
+"""A compiled plan as work that can be recorded: its size key, and a variant that writes to outputs it is given."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph.externs import recorded_variant, resolve_op, unset_results
+from turret.hooks.products import BoxedCallable, Role
+from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.executor import LoadedPlan
+from turret.plan.modes import below_autograd
+from turret.plan.sizes import Sizes, compile_size, source_reader
+from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.padding import Batches
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
+from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
+
+
+class PlanWork(Work):
+    """A plan, which ``load`` makes a function of that is run to be recorded and for nothing else.
+
+    ``own_memory``: the device keeps arenas from call to call.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        load: Callable[[Plan], LoadedPlan],
+        role: Role,
+        *,
+        static: frozenset[int],
+        written: frozenset[int],
+        own_memory: bool,
+    ) -> None:
+        self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
+        self.name, self.role, self.static, self.written = plan.name, role, static, written
+        self.states = GeneratorStates.of(plan)
+        self._plan, self._load, self._own_memory = plan, load, own_memory
+        self._into_plan, self._buffers = into_buffers(plan)
+        self._run: BoxedCallable | None = None
+        self._into: BoxedCallable | None = None
+        sources = [plan.size_sources[symbol] for symbol in self._symbols()]
+        self._readers = tuple((source.input, source_reader(source)) for source in sources)
+        self._shapes: dict[Key, Shapes] = {}
+        self._layouts: dict[Key, tuple[Layout, ...]] = {}
+        self._batches = None if self.written else Batches.of(plan, self._symbols())
+        if not self._readers:
+            self.key = _no_sizes  # type: ignore[method-assign]
+
+    def _symbols(self) -> list[str]:
+        """Symbols that the size key consists of."""
+        plan = self._plan
+        return [s for s in plan.size_symbols if s in plan.size_sources and s not in plan.float_symbols]
+
+    def key(self, args: Sequence[Any]) -> Key:
+        return tuple(read(args[n]) for n, read in self._readers)
+
+    def shapes(self, key: Key) -> Shapes:
+        found = self._shapes.get(key)
+        if found is None:
+            sizes = dict(zip(self._symbols(), key, strict=True))
+            made = _shapes(self._plan, self._buffers, sizes)
+            self._layouts[key] = made.buffers
+            found = self._shapes[key] = _laid_out_as_results(made)
+        return found
+
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        return None if self._batches is None else self._batches.padded_key(key, sizes)
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        assert self._batches is not None
+        return self._batches.padded(args, key, larger)
+
+    def run(self, args: list) -> list:
+        if self._run is None:
+            self._run = self._loaded(self._plan)
+        return self._run(args)
+
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
+        if self._into is None:
+            self._into = self._loaded(self._into_plan)
+        layouts = self._layouts[self.key(args)]
+        with below_autograd():
+            args += [b.as_strided(own.shape, own.stride) for b, own in zip(buffers, layouts, strict=True)]
+        self._into(args)
+
+    def prepare(self, into: bool) -> None:
+        if into and self._into is None:
+            self._into = self._loaded(self._into_plan)
+        if not into and self._run is None:
+            self._run = self._loaded(self._plan)
+
+    def _loaded(self, plan: Plan) -> LoadedPlan:
+        function = self._load(plan)
+        function.prepare()
+        if self._own_memory:
+            function.pool.give(function.pool.take())  # its frame must not come from a pool of recordings
+        return function
+
+
+def _floats(plan: Plan) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], tuple[float, ...]]]:
+    """The inputs that are floats, and a function of the inputs that gives all floats of a call.
+
+    Raises ``NotRecordable`` where more than kernels depends on floats.
+    """
+    floats = frozenset(plan.float_symbols)
+    _check_only_kernels_take(floats, plan)
+    readers = [(symbol, source.input, source_reader(source)) for symbol, source in plan.size_sources.items()]
+    computed = [(s.symbol, compile_size(s.text)) for s in plan.steps if isinstance(s, Compute) and s.symbol in floats]
+    # The table has places for numbers of other sections, too, which nothing of this one is handed.
+    here = [s for s in plan.float_symbols if s in plan.size_sources or s in dict(computed)]
+
+    def values(args: Sequence[Any]) -> tuple[float, ...]:
+        known = {symbol: read(args[n]) for symbol, n, read in readers}
+        for symbol, compute in computed:
+            known[symbol] = compute(known)
+        return tuple(known[symbol] for symbol in here)
+
+    inputs = tuple(plan.size_sources[symbol].input for symbol in here if symbol in plan.size_sources)
+    return inputs, values if here else _no_floats
+
+
+def _check_only_kernels_take(floats: frozenset[str], plan: Plan) -> None:
+    texts: list[Any] = [text for slot in plan.slots for text in (*slot.shape, *slot.stride)]
+    texts += [plan.arena_bytes, plan.scratch_bytes, *(step.offset for step in plan.steps if isinstance(step, View))]
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    texts += [repr((step.args, step.kwargs)) for step in calls]
+    texts += [step.text for step in plan.steps if isinstance(step, Compute) and step.symbol not in floats]
+    if depending := sorted(floats & {w for t in texts if isinstance(t, str) for w in re.findall(r"\w+", t)}):
+        raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
+    if given := sorted(floats & {binding.symbol for step in calls for binding in step.symbol_bindings}):
+        raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
+
+
+def _no_floats(args: Sequence[Any]) -> tuple[float, ...]:
+    return ()
+
+
+def _no_sizes(args: Sequence[Any]) -> Key:
+    return ()
+
+
+def _roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:
+    """For each slot, the slot whose memory it lies in, and the offsets on the way there."""
+    found: dict[int, tuple[int, tuple[int | str, ...]]] = {}
+    for step in plan.steps:
+        if isinstance(step, View):
+            root, offsets = found.get(step.base, (step.base, ()))
+            found[step.slot] = root, (*offsets, step.offset)
+    return found
+
+
+def _kept(plan: Plan) -> list[int]:
+    """Slots that outputs lie in, and that each call makes anew."""
+    roots = _roots(plan)
+    kept = dict.fromkeys(roots.get(o.slot, (o.slot,))[0] for o in plan.outputs if isinstance(o, SlotRef))
+    return [slot for slot in kept if plan.slots[slot].storage not in ("input", "constant")]
+
+
+def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
+    """A plan that takes the memory of its outputs behind its inputs and returns nothing, and which slots those are.
+
+    What a library call returns is copied into it at the end, where the op has no variant that writes to memory it is
+    given; all else is written where it belongs.
+    """
+    kept = tuple(_kept(plan))
+    told, unset = _told_where(plan, frozenset(kept)), _unset(plan)
+    slots, copies, given = list(plan.slots), [], []
+    for number, slot in enumerate(kept):
+        storage = plan.slots[slot].storage
+        if storage not in ("own", "call"):
+            raise NotRecordable(f"its output {plan.slots[slot].name} lies in memory that is not its own")
+        made = attrs.evolve(plan.slots[slot], storage="input", number=len(plan.inputs) + number)
+        if storage == "own" or slot in told:
+            slots[slot] = made
+            given.append(slot)
+        else:
+            slots.append(attrs.evolve(made, name=f"{made.name}_out"))
+            given.append(len(slots) - 1)
+            if slot not in unset:
+                copies.append(Copy(len(slots) - 1, slot))
+    steps, spans = _without_making(plan, frozenset(kept), told)
+    variant = attrs.evolve(
+        plan,
+        name=f"{plan.name}.into",
+        slots=tuple(slots),
+        inputs=(*plan.inputs, *given),
+        steps=(*steps, *copies),
+        outputs=(),
+        arena_spans=spans,
+        kernel_slots=plan.table_slots,
+    )
+    return variant, kept
+
+
+def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
+    """For slots that a library call makes, the call that writes to memory it is given, where its op has one."""
+    found: dict[int, Call] = {}
+    for step in plan.steps:
+        if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.symbol_bindings:
+            variant = recorded_variant(resolve_op(step.op))
+            if variant is not None:
+                (slot,) = step.outputs
+                assert slot is not None
+                found[slot] = attrs.evolve(step, op=variant, outputs=(), into=slot)
+    return found
+
+
+def _unset(plan: Plan) -> set[int]:
+    """Slots of results that a call leaves as its memory was."""
+    calls = [
+        (step, unset_results(resolve_op(step.op), step.args, step.kwargs))
+        for step in plan.steps
+        if isinstance(step, Call)
+    ]
+    return {slot for step, places in calls for n, slot in enumerate(step.outputs) if n in places and slot is not None}
+
+
+def _without_making(
+    plan: Plan, kept: frozenset[int], told: Mapping[int, Call]
+) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
+    """The steps of a plan that neither make nor drop some slots, and where its arena is there among them."""
+    steps: list[Any] = []
+    before: list[int] = []  # how many steps are left before each
+    for step in plan.steps:
+        before.append(len(steps))
+        if isinstance(step, Free):
+            step = Free(tuple(s for s in step.slots if s not in kept))
+            if not step.slots:
+                continue
+        if isinstance(step, Call) and len(step.outputs) == 1:
+            (output,) = step.outputs
+            step = step if output is None else told.get(output, step)
+        if not (isinstance(step, Allocate) and step.slot in kept):
+            steps.append(step)
+    before.append(len(steps))
+    spans = tuple((before[first], before[last + 1] - 1) for first, last in plan.arena_spans)
+    return steps, tuple((first, last) for first, last in spans if first <= last)
+
+
+def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
+    """Layouts of a call of these sizes."""
+
+    def layout(slot: int) -> Layout:
+        found = plan.slots[slot]
+        shape = tuple(compile_size(s)(sizes) for s in found.shape)
+        return Layout(shape, tuple(compile_size(s)(sizes) for s in found.stride), found.torch_dtype)
+
+    roots = _roots(plan)
+
+    def result(output: Any) -> Result:
+        if isinstance(output, SizeRef):
+            return Result("value", compile_size(output.text)(sizes))
+        if not isinstance(output, SlotRef):
+            return Result("value", output)
+        root, offsets = roots.get(output.slot, (output.slot, ()))
+        view = layout(output.slot) if offsets else None
+        offset = sum(compile_size(o)(sizes) for o in offsets)
+        base = plan.slots[root]
+        if base.storage == "input":
+            return Result("input", base.number, view, offset)
+        if base.storage == "constant":
+            return Result("constant", plan.constants[base.name], view, offset)
+        return Result("buffer", list(buffers).index(root), view, offset)
+
+    return Shapes(tuple(layout(slot) for slot in buffers), tuple(result(o) for o in plan.outputs))
+
+
+def _laid_out_as_results(shapes: Shapes) -> Shapes:
+    """Buffers that are given out as one view of all their elements have its layout: no replay makes a view of them."""
+    buffers, instead = list(shapes.buffers), {}
+    for number, layout in enumerate(shapes.buffers):
+        (result, *others) = {r for r in shapes.results if r.kind == "buffer" and r.source == number}
+        view = result.layout
+        if others or view is None or result.offset or view.dtype != layout.dtype:
+            continue
+        if layout.extent == view.extent == math.prod(layout.shape) == math.prod(view.shape):
+            buffers[number] = view
+            instead[result] = Result("buffer", number)
+    results = (instead.get(r, r) if r.kind == "buffer" else r for r in shapes.results)
+    return Shapes(tuple(buffers), tuple(results))

@@ -1,0 +1,1 @@
+"""Where recordings lie and what keeps their memory: fresh outputs, or trees of recordings in a shared pool."""

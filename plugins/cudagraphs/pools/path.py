@@ -1,0 +1,89 @@
+"""The calls since a generation began, and which of the memory that they gave out is still held by somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from turret.hooks.graph_capture import MemoryPool
+from turret.plugins.cudagraphs.recording.node import Block, Node, Spot
+from turret.torch_compat.native import storage_of_weak_pointer
+
+OVERWRITTEN = (
+    "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. It was given out by "
+    "{name}. To prevent overwriting, clone the tensor outside of torch.compile() or call "
+    "torch.compiler.cudagraph_mark_step_begin() before each model invocation; with the option "
+    'cudagraph_outputs="fresh" nothing is overwritten.'
+)
+
+
+@attrs.define(eq=False)
+class Given:
+    """A call on the path: a replay of ``node``, or a warm-up (None).
+
+    ``held``: who holds each block.  ``state``: which blocks of the pool were in use when it was recorded, or had run to
+    warm up; ``live_after``: which those are.
+    """
+
+    name: str
+    node: Node | None
+    blocks: Sequence[Block]
+    held: list[StorageWeakRef]
+    state: Any
+    live_after: frozenset[Spot]
+
+
+@attrs.define(eq=False)
+class Path:
+    """Calls from a root on, in the order in which they ran."""
+
+    calls: list[Given] = attrs.field(factory=list)
+
+    def add(self, call: Given) -> None:
+        self.calls.append(call)
+
+    def lives(self, spot: Spot) -> bool:
+        """Whether somebody holds a tensor in a block."""
+        return not self.calls[spot.depth].held[spot.block].expired()
+
+    def spots(self) -> Iterator[Spot]:
+        """All blocks that were given out."""
+        for depth, call in enumerate(self.calls):
+            for block in range(len(call.held)):
+                yield Spot(depth, block)
+
+    def live(self) -> frozenset[Spot]:
+        return frozenset(spot for spot in self.spots() if self.lives(spot))
+
+    def dead(self) -> tuple[Spot, ...]:
+        return tuple(spot for spot in self.spots() if not self.lives(spot))
+
+    def any_lives(self) -> bool:
+        return any(self.lives(spot) for spot in self.spots())
+
+    def address(self, spot: Spot) -> int:
+        return self.calls[spot.depth].blocks[spot.block][0]
+
+    def dead_since(self) -> list[int]:
+        """Where blocks begin that lived when the last call was recorded, and that nobody holds any more."""
+        last = self.calls[-1]
+        return [self.address(spot) for spot in last.live_after if not self.lives(spot)]
+
+    def pooled(self, args: Sequence[Any]) -> dict[int, Spot]:
+        """Which inputs lie in memory that the path gave out, and where."""
+        known = {self.calls[s.depth].held[s.block].cdata: s for s in self.live()}
+        tensors = ((n, a) for n, a in enumerate(args) if isinstance(a, torch.Tensor))
+        found = ((n, known.get(a.untyped_storage()._cdata)) for n, a in tensors)
+        return {n: spot for n, spot in found if spot is not None}
+
+    def invalidate(self, pool: MemoryPool) -> None:
+        """Have everybody who still looks at what was given out be told that it is overwritten."""
+        for call in self.calls:
+            for held in call.held:
+                storage = storage_of_weak_pointer(held.cdata)
+                if storage is not None:
+                    pool.invalidate(storage, OVERWRITTEN.format(name=call.name))
