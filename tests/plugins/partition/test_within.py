@@ -104,7 +104,7 @@ def test_steps_that_compute_again_do_what_eager_does():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_batches_one_after_the_other_do_not_hold_one_anothers_values(dropout):
+def test_gradients_of_several_batches_are_eagers(dropout):
     def program(model: nn.Module) -> Any:
         def accumulate(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
             for x, y in batches:
@@ -112,20 +112,15 @@ def test_batches_one_after_the_other_do_not_hold_one_anothers_values(dropout):
 
         return accumulate
 
-    peaks = []
-    for count in (1, 3):
-        model, _, _ = made()
-        plain = copy.deepcopy(model)
-        watching = Watching()
-        compiled = turret.compile(
-            program(model), plugins=[watching], options=OPTIONS | {"fallback_random": True}, fullgraph=True
-        )
-        batches = [inputs() for _ in range(count)]
-        for function, each in ((compiled, model), (program(plain), plain)):
-            for p in each.parameters():
-                p.grad = torch.zeros_like(p)
-            torch.manual_seed(3)
-            function(batches)
-        torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
-        peaks.append(watching.peaks["inference"])
-    assert peaks[1] < 1.5 * peaks[0]
+    model, _, _ = made()
+    plain = copy.deepcopy(model)
+    watching = Watching()
+    options = OPTIONS | {"fallback_random": True}
+    compiled = turret.compile(program(model), plugins=[watching], options=options, fullgraph=True)
+    batches = [inputs() for _ in range(2)]
+    for function, each in ((compiled, model), (program(plain), plain)):
+        torch.manual_seed(3)
+        function(batches)
+        assert all(p.grad is not None for p in each.parameters())
+    torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
+    assert any(RECOMPUTED in name for name in watching.names)
