@@ -46,12 +46,8 @@ def _is_row_scalar(unit: Unit) -> bool:
 def _folded(unit: Unit, readers: Mapping[str, list[Unit]], by_tensor: Mapping[str, Unit], needed: set[str]) -> set[str]:
     """Fold a number into the sums of all its readers; the names of what is not read any more, none where it stays."""
     value, inside = _resolved(unit, readers, by_tensor, needed)
-    sums = [node for node in walk(value) if node.op == "reduce"]
     users = readers[unit.tensor.name]
-    if not sums or not users or any(not _is_short(node) for node in sums):
-        return set()
-    rows = {node.payload.variables for node in sums}
-    if any(user.rows not in rows or user.scans or product(user.tensor.shape) == 1 for user in users):
+    if not _are_of_its_rows(users, value):
         return set()
     changed = {id(user): _without_factor(user.expr, unit.tensor.name, value) for user in users if user.is_loop}
     if len(changed) < len(users) or any(expr is None for expr in changed.values()):
@@ -63,6 +59,15 @@ def _folded(unit: Unit, readers: Mapping[str, list[Unit]], by_tensor: Mapping[st
         for name in user.reads():
             readers[name] += [] if user in readers[name] else [user]
     return {unit.tensor.name, *inside}
+
+
+def _are_of_its_rows(users: list[Unit], value: Expr) -> bool:
+    """Whether a number is made of short sums, over the rows that each of its readers sums over."""
+    sums = [node for node in walk(value) if node.op == "reduce"]
+    if not sums or not users or any(not _is_short(node) for node in sums):
+        return False
+    rows = {node.payload.variables for node in sums}
+    return all(user.rows in rows and not user.scans and product(user.tensor.shape) != 1 for user in users)
 
 
 def _resolved(
