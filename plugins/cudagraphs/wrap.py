@@ -103,6 +103,8 @@ def _graphed(
 
     plain, on_stream = _plain(function, plan), lambda stream: manager_of(recording_device, stream, settings.outputs)
     graphed = Graphed(work, plain, recording_device, settings, on_stream, tell)
+    if work.has_sizes and graphed.one_size:
+        tell(f"{plan.name} is recorded for each of its sizes: {graphed.one_size}")
     graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
     return graphed
 

@@ -15,7 +15,7 @@ from turret.frames import frame_hook
 from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.pools.graphed import Graphed
 from turret.plugins.cudagraphs.pools.path import Given, Path
-from turret.plugins.cudagraphs.pools.tree_text import tree_text
+from turret.plugins.cudagraphs.pools.tree_text import paths, tree_text
 from turret.plugins.cudagraphs.recording.making import Making, make_node, pool_blocks
 from turret.plugins.cudagraphs.recording.node import Block, Node, Spot, mismatch
 from turret.plugins.cudagraphs.recording.outputs import fresh_outputs, outputs_on
@@ -221,7 +221,8 @@ class GraphTrees:
         roots = [node for nodes in self._roots.values() for same in nodes.values() for node in same]
         text, count = tree_text(self.recording_device.index, roots)
         reserved = 0 if self._pool is None else self._pool.reserved_bytes
-        return PoolReport(str(self.recording_device.device), self.stream, self.outputs, reserved, count, text)
+        device = str(self.recording_device.device)
+        return PoolReport(device, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 def gives_fresh(function: Graphed) -> bool:

@@ -80,6 +80,7 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
     pinned = {key: making.copies for key in items if key[0] == "input"} if making.copies else {}
     numbers = _numbers(work, args)
     first = {key: tensor.data_ptr() for key, tensor in items.items()} | numbers.bits({})
+    reserved = making.pool.reserved_bytes
     recorder = Recorder(recording_device, making.pool, making.state, making.dead)
     recorded, outputs = recorder.record(run, items, pinned, numbers)
     if reason := overlapping(args, [n for kind, n in recorded.pinned if kind == "input"], work.written):
@@ -87,6 +88,7 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
     blocks: tuple[Block, ...] = ()
     if pools_outputs:
         blocks, shapes = pool_blocks(outputs, shapes, args)
+    state = making.pool.checkpoint()
     node = Node(
         number=making.number,
         name=name,
@@ -96,7 +98,9 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
         recorded=recorded,
         decisions=_decisions(inputs, recorded, shapes, pools_outputs),
         blocks=blocks,
-        state=making.pool.checkpoint(),
+        state=state,
+        bytes_kept=making.pool.bytes_in_use(state),
+        bytes_taken=making.pool.reserved_bytes - reserved,
         alignments={n: first[("input", n)] % ALIGNMENT for n in inputs.moving if ("input", n) in recorded.words},
         first_addresses=first,
         version_bumps={n: times for n, times in bumps.items() if ("input", n) not in recorded.pinned},

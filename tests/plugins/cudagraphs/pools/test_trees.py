@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
+from tests.plugins.cudagraphs.recording_machine import GRANULE, Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
@@ -398,6 +398,24 @@ def test_memory_is_that_of_the_longest_path_and_not_of_all():
             branch([x])
         alone = alone or bench.manager._pool.peak
     assert bench.manager._pool.peak == alone
+    told = bench.manager.reported()
+    assert [path.graphs[0] for path in told.paths] == [0] * len(branches) and len(told.paths[0].graphs) == 2
+    assert {path.bytes_kept for path in told.paths} == {3 * GRANULE}, "an output of the first, two of the branch"
+    assert str(told.paths[0]) in str(told)
+
+
+def test_the_report_has_the_memory_of_each_path():
+    bench = Bench("fresh")
+    functions = [bench.graphed(bench.program(1, *SCALED, outputs=["t1"], name=name)) for name in ("f", "g")]
+    for function in functions:
+        for n in range(3):
+            bench.agree(function, vector(n, 1))
+    told = bench.manager.reported()
+    assert [(path.names, path.bytes_kept, path.bytes_taken) for path in told.paths] == [
+        (("f",), 0, GRANULE),
+        (("g",), 0, 0),
+    ], "both work in the same memory, and their outputs are not of the pool"
+    assert told.reserved_bytes == GRANULE and "Graph[0] f(): 0 bytes kept, 64 taken" in str(told)
 
 
 def test_recording_again_has_a_limit_past_which_calls_run_as_they_are():
