@@ -326,15 +326,10 @@ def _reduction(nest: Nest) -> Tiling:
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
     along_row = is_along_row(nest)
     row = tiles[-1].extent
-    phases = _phases(nest)
-    if along_row:
-        longest = PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN
-    else:
-        longest = LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
+    shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
+    longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
     persistent = isinstance(row, int) and row <= longest
-    shared = along_row and phases == 1 and _shares_rows(nest)
     if shared:
-        persistent = persistent and isinstance(row, int) and row <= LONGEST_SHARED
         made = _shared_configs(row, persistent)
     elif persistent:
         made = _persistent_configs(tiles, along_row, nest.hints)
@@ -342,6 +337,13 @@ def _reduction(nest: Nest) -> Tiling:
         made = _looped_configs(tiles, along_row, nest.hints)
     configs = _even_first(tiles, made)
     return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
+
+
+def _longest_block(nest: Nest, along_row: bool) -> int:
+    """The longest row that lies in one block."""
+    if along_row:
+        return PERSISTENT_INNER if _phases(nest) > 1 else LONGEST_PLAIN
+    return LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
 
 
 def _shares_rows(nest: Nest) -> bool:
