@@ -1,4 +1,4 @@
-"""Products of one row with many columns: programs take several columns, in one block or in a loop, and sum them right."""
+"""Products of one row with many columns: programs take several columns, in one block or in a loop."""
 
 from __future__ import annotations
 
