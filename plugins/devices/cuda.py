@@ -50,8 +50,8 @@ _HOPPER = ProductCosts(
 """Fitted to times of bfloat16 products on an H200 (``tests/benchmarks/products.py``), of generated kernels to the slow
 ones.  Five products of a decode step of one row take 3.9 to 32.6 us as rows and 6.3 to 35.5 us as calls; one of 4096 x
 3072 x 768 takes 35.2 us in tiles and 33.9 us as a call, and 10 us more in both with a GELU behind it; one of 4096 x
-50265 x 1024 takes 779 us in tiles and 4405 us as a call.  Attention of one query of 32 heads over 1024 keys takes 6.8 us
-split, all keys read, and 8.2 us as a call (cuDNN's)."""
+50265 x 1024 takes 779 us in tiles and 4405 us as a call.  Attention of one query of 32 heads over 1024 keys takes 6.8
+us split, all keys read, and 8.2 us as a call (cuDNN's)."""
 
 
 class Cuda(Device):
