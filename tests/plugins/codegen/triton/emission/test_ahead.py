@@ -13,10 +13,9 @@ from tests.plugins.codegen.triton.test_stage import compile_for_gpu
 from tests.plugins.codegen.triton.triton_lab import compile_offline
 from tests.plugins.loop_lab import schedule
 from turret.ir.text import parse
-from turret.plan.builder import draft_plan
 from turret.plugins.codegen.triton import DeviceProperties, emit
 from turret.plugins.codegen.triton.emission.ahead import ahead
-from turret.plugins.codegen.triton.stream import following_segments, given_tensors
+from turret.plugins.codegen.triton.stream import given_tensors
 
 pytest.importorskip("triton")
 
@@ -126,12 +125,16 @@ def test_symbolic_sizes_give_nothing() -> None:
     assert given_tensors(scheduled(torch.exp, torch.randn(6, 4), dynamic=True)) == frozenset()
 
 
-def test_the_first_kernels_and_those_behind_calls_follow_nobody() -> None:
-    made = scheduled(lambda x, w: ((x + 1) @ w).exp().sum(1).view(-1)[1:] * 2, torch.randn(9, 9), torch.randn(9, 9))
-    draft = draft_plan(made, "cpu")
-    assert len(draft.segments) >= 2
-    assert draft.segments[0].name not in following_segments(draft)
-    assert draft.segments[1].name not in following_segments(draft)  # behind the product
+def test_the_first_kernel_of_a_segment_waits_before_it_loads_anything(tmp_path: Any) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x + w, -1), torch.softmax((x.sum(0) * 2 + w) * x.sum(0), -1)
+
+    args = torch.randn(700, 600), torch.randn(700, 600)
+    with torch.no_grad():
+        plan = compile_for_gpu(function, *args, cache=tmp_path).plan
+    kernels = plan.source.split("@triton.jit\ndef turret_")[1:]
+    fronts = [kernel.partition("gdc_wait()  #")[0].count("tl.load(") for kernel in kernels]
+    assert fronts[0] == 0 and any(fronts[1:])
 
 
 def test_a_graph_for_a_gpu_has_such_kernels(tmp_path: Any) -> None:
