@@ -326,6 +326,10 @@ class Run {
       object = behind_proxy(object, notes);
     switch (step.kind) {
       case StepKind::ATTRIBUTE:
+        if (is_plain_tensor(object) && is_autograd_field(step.key)) {
+          if (!p.modes_checked && function_modes_in_use()) return UNSURE;
+          return read_autograd_field(object, step.key, out);
+        }
         return read_attribute(object, step.key, step.base, notes, out);
       case StepKind::ITEM:
         return read_item(object, step.key, Container::NONE, step.base, notes, out);
@@ -438,6 +442,8 @@ class Run {
         return judge_member(object, check.expected, check.kind == CheckKind::OWNER, notes, implied);
       case CheckKind::MRO:
         return judge_mro(object, check.expected, notes, implied);
+      case CheckKind::NO_VIEW:
+        return is_no_view(object);
       case CheckKind::ANSWER:
         return judge_answer(object, check.expected);
       default:

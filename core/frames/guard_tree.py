@@ -66,6 +66,7 @@ class CheckKind(enum.IntEnum):
     OWNER = 14
     MRO = 15
     ANSWER = 16
+    NO_VIEW = 17
 
 
 def check_of(guards: GuardSet) -> GuardCheck:
@@ -240,6 +241,8 @@ class _Translation:
                 return guard.kind, (name,) if found is nothing else (name, found), ()
             case "MRO" | "ANSWER":
                 return guard.kind, expected, ()
+            case "NO_VIEW":
+                return guard.kind, None, ()
             case "IS":
                 return "SAME", None, ()
             case "SAME" | "NOT_SAME":
@@ -332,7 +335,8 @@ def load() -> Any:
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
-        tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
+        tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict,
+        collections.defaultdict, torch.device,
         torch.Size, descriptor, AUTOCAST_DEVICES, vars(torch.autograd.forward_ad),
     )  # fmt: skip
     return module

@@ -92,3 +92,12 @@ def test_many_steps_compare_what_systems_learn(tmp_path, capsys):
     (entry,) = json.loads(record.read_text())
     assert len(entry["losses"]) == 6 and entry["loss_error"] == entry["weight_error"] == 0
     assert "gpt2" in capsys.readouterr().out
+
+
+def test_many_steps_compile_whole_steps(tmp_path):
+    record = tmp_path / "steps.json"
+    arguments = ["--device", "cpu", "--tiny", "--models", "resnet50", "--systems", "eager+whole", "--steps", "2"]
+    assert many_steps.main([*arguments, "--optimizer", "AdamW", "--clip", "1", "--json", str(record)]) == 0
+    plain, whole = json.loads(record.read_text())
+    assert plain["system"] == "eager" and whole["system"] == "eager+whole" and not whole["failure"]
+    assert whole["losses"] == plain["losses"]

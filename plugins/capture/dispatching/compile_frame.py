@@ -154,6 +154,11 @@ def view_kind(value: torch.Tensor) -> str:
     return str(creation_meta_of(value)) if value._is_view() else ""
 
 
+def _view_guard(source: Source, value: torch.Tensor) -> Guard:
+    kind = view_kind(value)
+    return Guard("CALL", source, (view_kind, kind)) if kind else Guard("NO_VIEW", source, None)
+
+
 _PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
@@ -290,7 +295,7 @@ class _Attempt:
         changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
         for item in tensors:
             if tracer.recorder.versions.of(item.example):
-                tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
+                tracer.guards.add(_view_guard(item.source, item.real))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])

@@ -306,13 +306,13 @@ class Recorder(Protocol):
     integers: dict[Any, None]
     floats: dict[fx.Node, Any]
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
+    freed: Any
     leaf_steps: dict[fx.Node, int]
     devices: list[torch.device]
     tags: dict[str, Any]
     calls: int
     regions: int
     distributed: bool
-    freed: Any
 
     def placeholder(self, name: str, example: Any) -> fx.Node: ...
     def tensor_input(

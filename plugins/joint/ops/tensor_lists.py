@@ -1,4 +1,4 @@
-"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor at a time.
+"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for each tensor in turn.
 
 Eager has such ops to spare launches.  Taken apart, what they compute is fused with what is around it and gathered into
 few kernels by the schedule, like all else.
@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from turret.graph.ops.functional_ops import bound_arguments
+from turret.plugins.joint.ops.mutation import tensors_of_call
+from turret.plugins.joint.ops.overlap import Overlap, sharing
 from turret.plugins.joint.tracer import JointTracer, Rule
 from turret.torch_compat.operators.ops import OpOverloadPacket
 
@@ -20,9 +23,9 @@ aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
 _NAMES = """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc
-    exp expm1 floor frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow
-    reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc zero_
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor
+    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin
+    sinh sqrt sub tan tanh trunc zero_
 """
 _BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}
@@ -70,6 +73,8 @@ def _each(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -
     """The call for each place of the lists; what is no list is the same for all."""
     call = _for_one(func)
     assert call is not None  # else this is not its rule
+    if _overlaps(tracer, func, args, kwargs):
+        return tracer.ordinary(func, args, kwargs)
     first = next(v for v in itertools.chain(args, kwargs.values()) if isinstance(v, (list, tuple)))
     with tracer:
         found = [
@@ -79,6 +84,18 @@ def _each(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -
     return found if func._schema.returns else None
 
 
+def _overlaps(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether memory that is written to is that of two tensors in part, so that it shows in which order."""
+    if not func._schema.is_mutable:
+        return False
+    tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
+    storages = [None if t.value is None else tracer.tracked(t.value).storage for t in tensors]
+    return any(
+        how is Overlap.PARTIAL and (tensors[one].written or tensors[other].written)
+        for one, other, how in sharing([t.value for t in tensors], storages)
+    )
+
+
 def _at(value: Any, position: int) -> Any:
     return value[position] if isinstance(value, (list, tuple)) else value
 
@@ -86,7 +103,8 @@ def _at(value: Any, position: int) -> Any:
 def _fused(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A step of a fused optimizer; one that a scaler of gradients may leave out stays whole."""
     options = dict(kwargs)
-    if options.pop("grad_scale", None) is not None or options.pop("found_inf", None) is not None:
+    scaled = [options.pop(name, None) is not None for name in ("grad_scale", "found_inf")]
+    if any(scaled) or _overlaps(tracer, func, args, kwargs):
         return tracer.ordinary(func, args, kwargs)
     step = _STEPS[func._schema.name]
     with tracer:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
+from turret.graph.partitioning.tags import RECOMPUTED
 from turret.hooks.devices import device_for
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
@@ -56,6 +58,8 @@ class Fuser:
     groups: dict[int, Group] = attrs.field(factory=dict)
     decisions: list[FusionDecision] = attrs.field(factory=list)
     sizes: dict[str, int] = attrs.field(factory=dict)
+    again: float = math.inf
+    """The first unit that is made again for a backward in the same graph."""
 
     def run(self, units: list[Unit]) -> list[Group]:
         """Fuse all that pays; returns the groups in program order."""
@@ -65,6 +69,8 @@ class Fuser:
         for unit in units:
             if unit.is_loop:
                 self.groups[unit.number] = start(unit)
+                if RECOMPUTED in unit.tensor.name:
+                    self.again = min(self.again, unit.number)
         queue = [(-self.saved(self.groups[a], self.groups[b]), a, b) for a, b in self.pairs(units)]
         heapq.heapify(queue)
         tried: set[tuple[int, int, int, int]] = set()
@@ -86,15 +92,16 @@ class Fuser:
     def gather_small(self) -> None:
         """Join kernels over the same loops, of which each takes less time than its launch.
 
-        They need share no tensor: counters of norms, small weights in an optimizer.
+        They need share no tensor: counters of norms, small weights in an optimizer, norms of gradients.
         """
         alike: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
         for group in self.in_order():
             launch = _launch_bytes(group)
-            extents = tuple(v.extent for v in group.outer)
-            if group.inner or self.traffic(group) >= launch or not all(isinstance(e, int) for e in extents):
+            loops = tuple(tuple(v.extent for v in each) for each in (group.outer, group.inner))
+            rows = bool(group.outer and group.inner)  # which hold registers, and share the device by themselves
+            if rows or self.traffic(group) >= launch or not all(isinstance(e, int) for each in loops for e in each):
                 continue
-            kernels = alike[launch, extents, *_devices(group)]
+            kernels = alike[launch, *loops, *_devices(group)]
             for other in kernels[-OPEN_KERNELS:]:
                 joined = len(self.names(other) | self.names(group)) <= MOST_TENSORS and self.consider(
                     other, group, launch
@@ -171,6 +178,8 @@ class Fuser:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
+        if self.is_too_early(first, second):
+            return None, "made again, and not needed yet"
         connected = self.graph.connected(first, second)
         if reason := _refuses_product(first, second, connected):
             return None, reason
@@ -192,6 +201,11 @@ class Fuser:
         if worth is None or worth <= 0:
             return None, f"score {worth}"
         return merged, kind
+
+    def is_too_early(self, first: Group, second: Group) -> bool:
+        """Whether one group is made again for a backward that begins after the other: it would wait in memory."""
+        earlier, later = sorted((first, second), key=lambda group: group.first)
+        return earlier.first < self.again and any(RECOMPUTED in name for name in later.made)
 
     def kind(self, first: Group, second: Group) -> FusionKind:
         """How two groups of which one uses the other hang together."""
