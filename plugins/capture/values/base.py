@@ -313,7 +313,6 @@ class Recorder(Protocol):
     calls: int
     regions: int
     distributed: bool
-    freed: Any
 
     def placeholder(self, name: str, example: Any) -> fx.Node: ...
     def tensor_input(
