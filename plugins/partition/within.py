@@ -38,12 +38,7 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
     graph = joint.module.graph
     order = {node: i for i, node in enumerate(graph.nodes)}
     primals = tuple(node for node in graph.nodes if node.op == "placeholder")
-    late: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "call_function" and (
-            node.meta.get("of_backward") or any(source in late for source in node.all_input_nodes)
-        ):
-            late.add(node)
+    late = _late(graph)
     outputs = [o for o in output_nodes(graph) if isinstance(o, fx.Node)]
     effects = [node for node in graph.nodes if is_effectful(node)]
     live = _ancestors([*outputs, *effects])
@@ -66,6 +61,16 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
         late=frozenset(late),
         order=order,
     )
+
+
+def _late(graph: fx.Graph) -> set[fx.Node]:
+    """The calls of backwards inside a graph, and all that reads what they give."""
+    late: set[fx.Node] = set()
+    for node in graph.nodes:
+        marked = node.meta.get("of_backward") or not late.isdisjoint(node.all_input_nodes)
+        if node.op == "call_function" and marked:
+            late.add(node)
+    return late
 
 
 def _ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
