@@ -21,6 +21,7 @@ class FunctionReport:
     ``plain_calls``: calls that ran without a recording, by reason; ``padded_calls``: how many were padded to another
     size, whose recording served them.  ``bytes_copied``: what a replay of the latest
     recording copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
+    ``any_size``: a recording serves calls of all sizes; ``one_size``: why each serves its sizes alone.
     """
 
     name: str
@@ -32,6 +33,8 @@ class FunctionReport:
     replays: int = 0
     sizes: int = 0
     padded_calls: int = 0
+    any_size: bool = False
+    one_size: str = ""
     rerecordings: tuple[str, ...] = ()
     plain_calls: dict[str, int] = attrs.field(factory=dict)
     decisions: tuple[str, ...] = ()
@@ -44,11 +47,14 @@ class FunctionReport:
     def __str__(self) -> str:
         if self.skipped:
             return f"{self.name} on {self.device} is not captured: {self.skipped}"
-        counts = f"{self.warm_ups} warm-ups, {self.recordings} recordings of {self.sizes} sizes, {self.replays} replays"
+        sizes = "any size" if self.any_size and not self.sizes else f"{self.sizes} sizes"
+        counts = f"{self.warm_ups} warm-ups, {self.recordings} recordings of {sizes}, {self.replays} replays"
         lines = [
             f"{self.title} ({self.name}) on {self.device}, outputs {self.outputs}: {counts}",
             f"  a replay copies {self.bytes_copied} bytes; {self.patched_nodes} of {self.nodes} nodes are patched",
         ]
+        lines += ["  one recording serves calls of all sizes"] if self.any_size else []
+        lines += [f"  a recording serves its sizes alone: {self.one_size}"] if self.one_size else []
         lines += [f"  {self.padded_calls} calls were padded to a size that is recorded"] if self.padded_calls else []
         lines += [f"  recorded again: {reason}" for reason in self.rerecordings]
         lines += [f"  {count} calls ran without a recording: {reason}" for reason, count in self.plain_calls.items()]
@@ -56,8 +62,27 @@ class FunctionReport:
 
 
 @attrs.frozen
+class PathReport:
+    """Recordings that are replayed one behind the other, from a root to one that nothing follows.
+
+    ``graphs``: their numbers in the tree; ``names``: their functions.  ``bytes_kept``: of the pool, in use when all of
+    them have run and their outputs live; ``bytes_taken``: by how much the pool grew for them.  What replays take from
+    the device's allocator (fresh outputs) is in neither.
+    """
+
+    graphs: tuple[int, ...]
+    names: tuple[str, ...]
+    bytes_kept: int
+    bytes_taken: int
+
+    def __str__(self) -> str:
+        path = " → ".join(f"Graph[{n}] {name}()" for n, name in zip(self.graphs, self.names, strict=True))
+        return f"{path}: {self.bytes_kept} bytes kept, {self.bytes_taken} taken"
+
+
+@attrs.frozen
 class PoolReport:
-    """One memory pool: bytes it holds, and the recordings in it as a tree."""
+    """One memory pool: bytes it holds, the recordings in it as a tree, and the memory of each path through that."""
 
     device: str
     stream: int
@@ -65,9 +90,11 @@ class PoolReport:
     reserved_bytes: int
     graphs: int
     tree: str
+    paths: tuple[PathReport, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.tree}\n{self.outputs} outputs, {self.reserved_bytes} bytes in the pool"
+        paths = [f"  {path}" for path in self.paths]
+        return "\n".join([self.tree, f"{self.outputs} outputs, {self.reserved_bytes} bytes in the pool", *paths])
 
 
 @attrs.frozen

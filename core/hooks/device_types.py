@@ -77,11 +77,25 @@ class ProductTime:
 
 
 @attrs.frozen
+class AttentionCosts:
+    """What attention of few queries takes on a device, in microseconds.
+
+    A call of the library takes ``launch``, and each of its programs walks the keys and values of one head at
+    ``walk_rate`` bytes a microsecond.  ``split``: both kernels of the attention split over keys.
+    """
+
+    launch: float
+    walk_rate: float
+    split: ProductTime
+
+
+@attrs.frozen
 class ProductCosts:
     """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
 
     ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles.
 
+    ``attention``: that of few queries; None where it stays a call.
     ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
     rows of an operand or of the result begin at no multiple of 16 bytes.
     """
@@ -92,6 +106,7 @@ class ProductCosts:
     tiles: ProductTime
     kernel: ProductTime
     misaligned: float
+    attention: AttentionCosts | None = None
 
 
 @attrs.frozen(eq=False)

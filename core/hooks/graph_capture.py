@@ -128,6 +128,16 @@ class Recording(abc.ABC):
     def replay(self, stream: int) -> None:
         """Queue all of it on a stream."""
 
+    def replay_as(self, launch: Callable[[], object], stream: int) -> str:
+        """Queue it with the grids and arguments of what ``launch`` launches, kernels of plans all of it.
+
+        The launches of ``launch`` (this thread's, on the device that it was recorded on) are not queued themselves:
+        they are written over the nodes, the first over the first, and the recording is queued on the stream.  Gives why
+        they are not the ones that were recorded, with other sizes and memory; nothing is queued then.  What ``launch``
+        raises comes out, and the next replay writes all of it anew.  Calls of several threads follow one another.
+        """
+        return "this device's recordings keep the sizes that they were made with"
+
     def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Replay:
         """A replay over other memory: number ``n`` of its addresses is that of ``arguments[n]``.
 
@@ -160,6 +170,10 @@ class MemoryPool(abc.ABC):
     @abc.abstractmethod
     def checkpoint(self) -> Any:
         """Which blocks are in use now."""
+
+    @abc.abstractmethod
+    def bytes_in_use(self, checkpoint: Any) -> int:
+        """Bytes of the blocks that were in use at a checkpoint."""
 
     @abc.abstractmethod
     def restore(self, checkpoint: Any, dead: Sequence[int]) -> None:

@@ -28,8 +28,8 @@ def check_memory(schedule: Schedule) -> None:
         elif buffer.reuses is not None:
             _check_heir(schedule, name, buffer, born, dies)
             if heirs[buffer.reuses] > 1:
-                takers = sorted(n for n, b in buffers.items() if b.reuses == buffer.reuses)
-                _fail(schedule, f"{', '.join(takers)} all reuse {buffer.reuses}")
+                all_of_them = sorted(n for n, b in buffers.items() if b.reuses == buffer.reuses)
+                _fail(schedule, f"{', '.join(all_of_them)} all reuse {buffer.reuses}")
         if buffer.arena_offset is not None:
             _check_in_arena(schedule, name, buffer.arena_offset, buffer.bytes)
             _check_life(schedule, name, born, dies)

@@ -6,7 +6,7 @@ their tensors are in the slot table, generates the library, and fills in ``libra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -16,7 +16,19 @@ from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
 from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
-from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
+from turret.ir.program import (
+    CopyInto,
+    Extern,
+    LoopProgram,
+    Number,
+    Ref,
+    StridedView,
+    Template,
+    TensorDecl,
+    bound_symbols,
+    defined,
+    used,
+)
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
 from turret.plan import (
     Allocate,
@@ -39,10 +51,17 @@ from turret.plan.plan import SlotStorage
 
 @attrs.frozen(eq=False)
 class Segment:
-    """Kernels that run one after another in one native call of the function ``name``."""
+    """Kernels that run one after another in one native call of the function ``name``.
+
+    Calls among ``steps`` are those that the code generator writes itself, which asked for them.
+    """
 
     name: str
-    kernels: tuple[Kernel, ...]
+    steps: tuple[Kernel | Template, ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Kernel))
 
 
 @attrs.frozen(eq=False)
@@ -56,14 +75,18 @@ class PlanDraft:
     size_slot: dict[str, int]
 
 
-def draft_plan(schedule: Schedule, device: str) -> PlanDraft:
-    """Lay out a schedule as a plan for one device."""
-    return _Drafter(schedule, device).draft()
+def draft_plan(
+    schedule: Schedule, device: str, writes: Callable[[Template], bool] = lambda template: False
+) -> PlanDraft:
+    """Lay out a schedule as a plan for one device; calls that ``writes`` is true of are kernels of the segments."""
+    return _Drafter(schedule, device, writes).draft()
 
 
-def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
+def kernel_tensors(kernel: Kernel | Template) -> tuple[str, ...]:
     """Names of the tensors a kernel reads or writes, each once, in a fixed order."""
     names: list[str] = []
+    if isinstance(kernel, Template):
+        return tuple(dict.fromkeys((*used(kernel), *(decl.name for decl in defined(kernel)))))
     for store in kernel.stores:
         names += [node.tensor for node in loads(*store.roots)]
         names.append(store.tensor)
@@ -71,8 +94,8 @@ def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
 
 
 class _Drafter:
-    def __init__(self, schedule: Schedule, device: str) -> None:
-        self.schedule, self.device = schedule, device
+    def __init__(self, schedule: Schedule, device: str, writes: Callable[[Template], bool]) -> None:
+        self.schedule, self.device, self.writes = schedule, device, writes
         self.program = schedule.program
         self.declarations = self.program.declarations()
         self.slots: list[Slot] = []
@@ -80,7 +103,7 @@ class _Drafter:
         self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
-        self.pending: list[Kernel] = []
+        self.pending: list[Kernel | Template] = []
         self.pending_dead: list[str] = []
         self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
@@ -100,15 +123,7 @@ class _Drafter:
         for number, step in enumerate(self.schedule.steps):
             if number in edges:
                 self._flush()  # a launch runs with the arena or without it, and in one section
-            dead = self.schedule.memory.dead_after.get(number, ())
-            if isinstance(step, Kernel):
-                self._kernel(step, dead)
-            else:
-                self._flush()
-                before = len(self.steps)
-                self._step(step)
-                self._free(dead)
-                self.step_ranges.append((before, len(self.steps) - 1))
+            self._add(step, self.schedule.memory.dead_after.get(number, ()))
         self._flush()
         bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
         symbols = tuple(sorted([*program.symbols, *bound]))
@@ -129,14 +144,25 @@ class _Drafter:
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
-    def _kernel(self, kernel: Kernel, dead: Sequence[str]) -> None:
+    def _add(self, step: Kernel | Extern | StridedView | CopyInto | Number, dead: tuple[str, ...]) -> None:
+        """One more step of the schedule, after which some tensors are dead."""
+        if isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step)):
+            self._kernel(step, dead)
+            return
+        self._flush()
+        before = len(self.steps)
+        self._step(step)
+        self._free(dead)
+        self.step_ranges.append((before, len(self.steps) - 1))
+
+    def _kernel(self, kernel: Kernel | Template, dead: Sequence[str]) -> None:
         """One more kernel of the launch under way, or the first of another; ``dead`` are tensors that end with it."""
         if any(map(self._is_separate, self.pending_dead)) and self._allocates(kernel):
             self._flush()  # what died is freed before there is more
         if self.pending_reports and self._overwrites(kernel):
             self._flush()  # an error of theirs is one before the write
         self.pending.append(kernel)
-        self.pending_reports = self.pending_reports or kernel.reports
+        self.pending_reports |= isinstance(kernel, Kernel) and kernel.reports
         self.pending_dead += dead
 
     def _section(self, section: ScheduleSection) -> Section:
@@ -200,14 +226,14 @@ class _Drafter:
         kept = device_for(self.declarations[name].device.type).keeps_arena
         return large and self._arena_offset(name) is None and not kept
 
-    def _allocates(self, kernel: Kernel) -> bool:
+    def _allocates(self, kernel: Kernel | Template) -> bool:
         buffers = self.schedule.memory.buffers
-        made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
+        made = set(_stored(kernel)) - self.slot_of.keys()
         return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
 
-    def _overwrites(self, kernel: Kernel) -> list[str]:
+    def _overwrites(self, kernel: Kernel | Template) -> list[str]:
         """What a kernel makes where an input lies."""
-        return [store.tensor for store in kernel.stores if store.tensor in self.overwritten]
+        return [name for name in _stored(kernel) if name in self.overwritten]
 
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
@@ -222,7 +248,7 @@ class _Drafter:
         name = f"segment{len(self.segments)}"
         self.segments.append(Segment(name, kernels))
         overwrites = tuple(dict.fromkeys(self.slot_of[n] for kernel in kernels for n in self._overwrites(kernel)))
-        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels), overwrites=overwrites))
+        self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
         self.step_ranges += [(before, len(self.steps) - 1)] * len(kernels)
@@ -284,6 +310,17 @@ class _Drafter:
         if hasattr(value, "free_symbols"):
             return SizeRef(str(size_text(value)))
         return value
+
+
+def _stored(kernel: Kernel | Template) -> list[str]:
+    """Names of the tensors that a kernel writes."""
+    if isinstance(kernel, Template):
+        return [decl.name for decl in defined(kernel)]
+    return [store.tensor for store in kernel.stores]
+
+
+def _name(kernel: Kernel | Template) -> str:
+    return _stored(kernel)[0] if isinstance(kernel, Template) else kernel.name
 
 
 def float_symbols(program: LoopProgram) -> tuple[str, ...]:

@@ -67,13 +67,14 @@ def fits_device(device: str, arch: str) -> bool:
 class LoadedPlan(Protocol):
     """A plan that can be called: with the list of the graph's inputs, which it empties, for the list of outputs.
 
-    ``source`` is the generated Python; ``pool`` holds its idle memory; ``prepare()`` loads what is otherwise loaded by
-    the first call (before a graph capture, which must not).
+    ``source`` is the generated Python; ``pool`` holds its idle memory; ``library`` has its kernels; ``prepare()`` loads
+    what is otherwise loaded by the first call (before a graph capture, which must not).
     """
 
     source: str
     plan: Plan
     pool: WorkspacePool
+    library: PlanLibrary | None
     prepare: Callable[[], None]
 
     def __call__(self, args: list[Any], /) -> list[Any]: ...
@@ -194,7 +195,7 @@ class _Writer:
         exec(compile(source, filename, "exec"), self.names)
         function: Any = self.names["run"]
         show_lines(function, source)
-        function.source, function.plan, function.pool = source, plan, pool
+        function.source, function.plan, function.pool, function.library = source, plan, pool, self.native
         function.prepare = _nothing if self.native is None else self.native.prepare
         loaded: LoadedPlan = function
         return loaded

@@ -73,7 +73,8 @@ class Work(abc.ABC):
 
     ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
     ``float_inputs``: inputs that are floats, which are no part of the size key.  ``states``: inputs that may lie on the
-    host.
+    host.  ``one_size``: why a recording is right for its sizes alone; empty where it can be written anew for others, by
+    ``launch``.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Work(abc.ABC):
     written: frozenset[int] = frozenset()
     float_inputs: tuple[int, ...] = ()
     states: GeneratorStates = GeneratorStates()
+    one_size: str = "it has no dynamic sizes"
 
     @abc.abstractmethod
     def key(self, args: Sequence[Any]) -> Key:
@@ -98,6 +100,17 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
         """Run it on outputs' memory that the caller gives, laid out as ``shapes`` says."""
+
+    def intermediate_bytes(self, key: Key) -> int:
+        """Bytes of the memory that ``launch`` works in for calls of these sizes."""
+        raise NotImplementedError
+
+    def launch(self, args: Sequence[Any], buffers: Sequence[torch.Tensor], memory: int, stream: int) -> None:
+        """Launch a call's kernels and nothing else, over memory that is given; ``args`` stay as they are.
+
+        ``memory`` is an address.  Raises ``NotRecordable`` where the kernels do not take these tensors as they lie.
+        """
+        raise NotImplementedError
 
     def floats(self, args: Sequence[Any]) -> tuple[float, ...]:
         """The floats of a call that kernels are handed the bits of: inputs, and what is computed from them."""
@@ -116,7 +129,7 @@ class Work(abc.ABC):
 
 
 @attrs.frozen(eq=False)
-class Place:
+class RecordingDevice:
     """Where work runs: one device, what records on it, its allocator and its current stream."""
 
     device: torch.device

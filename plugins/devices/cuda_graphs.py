@@ -50,10 +50,15 @@ def _torch(name: str) -> Any:
 
 @attrs.frozen
 class CudaCheckpoint:
-    """The allocator's own state of a pool, and where the blocks in use begin."""
+    """The allocator's own state of a pool, and the blocks in use: where each begins, with its bytes."""
 
     state: Any
-    blocks: frozenset[int]
+    sizes: dict[int, int]
+
+    @property
+    def blocks(self) -> frozenset[int]:
+        """Where the blocks in use begin."""
+        return frozenset(self.sizes)
 
 
 class CudaPool(MemoryPool):
@@ -94,14 +99,17 @@ class CudaPool(MemoryPool):
                 _torch("_cuda_releasePool")(self.index, self.id)
 
     def checkpoint(self) -> CudaCheckpoint:
-        return CudaCheckpoint(_torch("_cuda_getCheckpointState")(self.index, self.id), self._blocks())
+        return CudaCheckpoint(_torch("_cuda_getCheckpointState")(self.index, self.id), self._sizes())
+
+    def bytes_in_use(self, checkpoint: CudaCheckpoint) -> int:
+        return sum(checkpoint.sizes.values())
 
     def restore(self, checkpoint: CudaCheckpoint, dead: Sequence[int]) -> None:
         gone = frozenset(dead)
         if not gone <= checkpoint.blocks:
             unknown = ", ".join(map(hex, sorted(gone - checkpoint.blocks)))
             raise TurretError(f"no block of the checkpoint begins at the dead addresses {unknown}")
-        owned = self._blocks() - self._unowned
+        owned = frozenset(self._sizes()) - self._unowned
         if owned:
             addresses = ", ".join(map(hex, sorted(owned)))
             raise TurretError(f"a pool cannot be restored while tensors allocated from it live: at {addresses}")
@@ -121,15 +129,16 @@ class CudaPool(MemoryPool):
     def reserved_bytes(self) -> int:
         return sum(segment["total_size"] for segment in self._segments())
 
-    def _blocks(self) -> frozenset[int]:
-        found = []
+    def _sizes(self) -> dict[int, int]:
+        """The blocks in use."""
+        found = {}
         for segment in self._segments():
             address = segment["address"]
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
-                    found.append(address)
+                    found[address] = block["size"]
                 address += block["size"]
-        return frozenset(found)
+        return found
 
     def _segments(self) -> list[dict[str, Any]]:
         snapshot = _torch("_cuda_memorySnapshot")
@@ -211,6 +220,10 @@ class CudaRecording(Recording):
                 self._replay_by_torch(stream)
 
         return replay
+
+    def replay_as(self, launch: Callable[[], object], stream: int) -> str:
+        with self._lock:
+            return self._native.replay_as(launch, stream)
 
     def _replay_by_torch(self, stream: int) -> None:
         """Replay with generators moved on; the first time shows whether they move."""

@@ -225,8 +225,7 @@ def _leaves_below(root: Any, bits: Mapping[int, int], found: dict[Any, int]) -> 
 
 def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:
     """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
-    refused = _refused(outputs, inputs, tangents)
-    if refused:
+    if refused := _refused(outputs, inputs, tangents):
         return refused
     try:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)

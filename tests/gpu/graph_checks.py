@@ -243,6 +243,28 @@ def batches_are_padded_to_sizes_that_are_recorded(place: Place) -> list[str]:
     return [f"{told.padded_calls} calls were padded, {told.recordings} recordings, {told.bytes_copied} bytes copied"]
 
 
+def one_recording_serves_calls_of_any_sizes(place: Place) -> list[str]:
+    """A graph of kernels is recorded once: each replay writes its grids, sizes and addresses."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        for turn in range(4):
+            x = torch.softmax(torch.relu(x) * (turn + 2) + y, -1)
+            x = x - x.sum(0, keepdim=True)
+        return x, x.amax(1), x[1:]
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(program, plugins=place.plugins, dynamic=True, options=options)
+    kept = []
+    for n, m in ((64, 128), (64, 128), (100, 96), (33, 257), (5, 2), (512, 64), (3, 1000), (64, 128)):
+        x, y = place.rand(n, m), place.rand(m)
+        kept.append((compiled(x, y), program(x, y)))
+    for found, expected in kept:
+        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected], rtol=1e-4, atol=1e-4)
+    told = max(turret.cudagraphs.report().functions, key=lambda f: f.any_size * f.replays)
+    assert told.any_size and (told.recordings, told.replays) == (1, 7), str(told)
+    return [f"{told.replays} replays of 7 sizes by one recording of {told.nodes} nodes"]
+
+
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
     """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
     ones = torch.ones(4096, device=place.device)
@@ -460,6 +482,7 @@ GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     library_calls_are_replayed_over_other_memory,
     kernels_of_plans_are_replayed_over_other_memory,
     batches_are_padded_to_sizes_that_are_recorded,
+    one_recording_serves_calls_of_any_sizes,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

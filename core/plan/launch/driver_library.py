@@ -103,6 +103,7 @@ LAUNCHER = DriverLibrary(
         "turret_segment_free": (None, _POINTER),
         "turret_segment_prepare": (_INT, _POINTER),
         "turret_segment_run": (_LONG, _POINTER, _POINTER, _POINTER, _POINTER),
+        "turret_redirect": (None, _POINTER, _POINTER, _POINTER),
     },
     (Operation, ParameterKind, Status),
 )
@@ -127,6 +128,12 @@ GRAPHS = DriverLibrary(
         "turret_binding": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _LONG),
         "turret_binding_free": (None, _POINTER),
         "turret_graph_replay": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _INT),
+        "turret_rewrite_begin": (None, _POINTER),
+        "turret_rewrite_kernel": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _LONG),
+        "turret_rewrite_clear": (_INT, _POINTER, ctypes.c_uint64, ctypes.c_uint64),
+        "turret_rewrite_end": (_INT, _POINTER, _POINTER),
+        "turret_rewrite_refusal": (_TEXT, _POINTER),
+        "turret_rewritten": (_LONG, _POINTER),
     },
     (NodeKind,),
 )

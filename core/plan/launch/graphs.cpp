@@ -212,6 +212,37 @@ class Node {
     dirty = true;
   }
 
+  // Takes over a launch of the same kernel: its grid and arguments.  Null, or why it cannot.
+  const char* take_over(Handle function, const unsigned* grid, void* const* parameters, std::int64_t count) {
+    if (kind != NodeKind::KERNEL || function != function_) return "another kernel is launched than was recorded";
+    if (in_buffer_ || static_cast<std::size_t>(count) != offsets_.size()) return "its arguments are not one by one";
+    for (int n = 0; n < 3; ++n) {
+      dirty = dirty || kernel_.grid[n] != grid[n];
+      kernel_.grid[n] = grid[n];
+    }
+    for (std::size_t n = 0; n < offsets_.size(); ++n) {
+      char* const own = arguments.data() + offsets_[n];
+      dirty = dirty || std::memcmp(own, parameters[n], sizes_[n]) != 0;
+      std::memcpy(own, parameters[n], sizes_[n]);
+    }
+    return nullptr;
+  }
+
+  // Takes over the clearing of memory.
+  const char* take_over(Address target, std::uint64_t bytes) {
+    if (kind != NodeKind::CLEAR) return "memory is cleared where something else was recorded";
+    ClearParameters wanted = clear_;
+    wanted.target = target;
+    wanted.value = 0;
+    wanted.element_size = 1;
+    wanted.width = bytes;
+    wanted.height = 1;
+    wanted.pitch = 0;
+    dirty = dirty || std::memcmp(arguments.data(), &wanted, sizeof wanted) != 0;
+    std::memcpy(arguments.data(), &wanted, sizeof wanted);
+    return nullptr;
+  }
+
   Result set(Handle executable, Handle context) {
     if (kind == NodeKind::COPY) {
       std::memcpy(&copy_, arguments.data(), sizeof copy_);
@@ -237,7 +268,8 @@ class Node {
   KernelParameters kernel_ = {};
   CopyParameters copy_ = {};
   ClearParameters clear_ = {};
-  std::vector<std::size_t> offsets_;  // of a kernel's parameters
+  Handle function_ = nullptr;
+  std::vector<std::size_t> offsets_, sizes_;  // of a kernel's parameters
   bool in_buffer_ = false;            // handed over as one buffer
 
   bool read_kernel() {
@@ -246,6 +278,7 @@ class Node {
     if (function == nullptr) {
       if (const Result r = driver.function_of(&function, kernel_.kernel)) return fail("finding a node's kernel", r);
     }
+    function_ = function;
     const char* symbol = nullptr;
     name = driver.name(&symbol, function) == 0 && symbol != nullptr ? readable(symbol) : "unnamed kernel";
     kind = NodeKind::KERNEL;
@@ -264,6 +297,7 @@ class Node {
     for (std::size_t n = 0; n < found.size(); ++n) {
       std::memcpy(arguments.data() + found[n].first, kernel_.parameters[n], found[n].second);
       offsets_.push_back(found[n].first);
+      sizes_.push_back(found[n].second);
     }
     return true;
   }
@@ -361,9 +395,50 @@ class Graph {
     return true;
   }
 
+  // From here to `end_rewriting`, launches are written over the nodes, the first over the first.
+  void begin_rewriting() {
+    next_ = 0;
+    refusal.clear();
+  }
+
+  template <class... Launch>
+  bool rewrite(const Launch&... launch) {
+    if (next_ == nodes.size()) return refuse("more is launched than was recorded");
+    Node& node = nodes[next_];
+    if (const char* why = node.take_over(launch...)) return refuse(std::string(why) + " (" + node.name + ")");
+    ++next_;
+    return true;
+  }
+
+  // Hands what changed to the driver, and launches.
+  bool end_rewriting(Handle stream) {
+    if (next_ != nodes.size()) return refuse("less is launched than was recorded");
+    std::lock_guard<std::mutex> guard(lock_);
+    const Current current(context);
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (!nodes[n].dirty) continue;
+      if (const Result r = nodes[n].set(executable, context))  // it stays to be set
+        return fail("writing node " + std::to_string(n) + " (" + nodes[n].name + ")", r);
+      nodes[n].dirty = false;
+      ++rewritten;
+    }
+    if (const Result r = driver.launch(executable, stream)) return fail("launching a graph", r);
+    return true;
+  }
+
+  std::int64_t rewritten = 0;  // nodes that launches of other sizes or memory changed
+  std::string refusal;         // why the launches since `begin_rewriting` cannot be written over the nodes
+
  private:
   std::mutex lock_;
   std::vector<std::size_t> dirty_;
+  std::size_t next_ = 0;
+
+  bool refuse(const std::string& why) {
+    refusal = why;
+    message = why;
+    return false;
+  }
 
   void write(const Word& word, Address address) {
     Node& node = nodes[word.node];
@@ -533,4 +608,21 @@ void turret_binding_free(void* binding) { delete static_cast<Binding*>(binding);
 int turret_graph_replay(void* graph, void* binding, const std::uint64_t* addresses, void* stream, int launches) {
   return graph_of(graph).replay(static_cast<Binding*>(binding), addresses, stream, launches != 0) ? 0 : 1;
 }
+
+// Launches of this thread (turret_redirect of the launcher) are written over the nodes: begin, each launch, end.  The
+// calls of one graph follow one another.
+void turret_rewrite_begin(void* graph) { graph_of(graph).begin_rewriting(); }
+int turret_rewrite_kernel(void* graph, void* function, const unsigned* grid, void* const* parameters, std::int64_t count) {
+  return graph_of(graph).rewrite(function, grid, parameters, count) ? 0 : 1;
+}
+int turret_rewrite_clear(void* graph, std::uint64_t target, std::uint64_t bytes) {
+  return graph_of(graph).rewrite(target, bytes) ? 0 : 1;
+}
+
+// Launches the graph as it was rewritten; 0, or 1 with a message.
+int turret_rewrite_end(void* graph, void* stream) { return graph_of(graph).end_rewriting(stream) ? 0 : 1; }
+
+// Why launches since the beginning do not fit the graph; empty where they do.
+const char* turret_rewrite_refusal(void* graph) { return graph_of(graph).refusal.c_str(); }
+std::int64_t turret_rewritten(void* graph) { return graph_of(graph).rewritten; }
 }

@@ -6,10 +6,11 @@ import ctypes
 import struct
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from turret.errors import TurretError
 from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode, WorkKind
-from turret.plan.launch.driver_library import GRAPHS, message
+from turret.plan.launch.driver_library import GRAPHS, LAUNCHER, message
 from turret.plan.launch.enums import NodeKind
 from turret.storage.artifact_cache import Store
 
@@ -125,6 +126,38 @@ class NativeGraph:
 
         return replay
 
+    def replay_as(self, launch: Callable[[], object], stream: int, launcher: ctypes.CDLL | None = None) -> str:
+        """Queue it with the grids and arguments of what ``launch`` launches by the ``launcher`` on this thread.
+
+        Nothing else is queued.  Gives why those launches are not the recorded ones, and then queues nothing.
+        """
+        self.instantiate()
+        library, handle = self.library, self.handle
+        launcher = LAUNCHER.load() if launcher is None else launcher
+        library.turret_rewrite_begin(handle)
+        launcher.turret_redirect(
+            _address(library.turret_rewrite_kernel), _address(library.turret_rewrite_clear), handle
+        )
+        try:
+            launch()
+        except Exception:
+            if not library.turret_rewrite_refusal(handle):
+                raise
+        finally:
+            launcher.turret_redirect(None, None, None)
+        fits = not library.turret_rewrite_refusal(handle)
+        failed = fits and library.turret_rewrite_end(handle, stream)
+        refusal: bytes = library.turret_rewrite_refusal(handle)
+        if failed and not refusal:
+            raise RuntimeError(message(library))
+        return refusal.decode(errors="replace")
+
+    @property
+    def rewritten(self) -> int:
+        """Nodes that ``replay_as`` has written anew so far, in all replays together."""
+        count: int = self.library.turret_rewritten(self.handle)
+        return count
+
     def _check(self, failed: int) -> None:
         if failed:
             raise RuntimeError(message(self.library))
@@ -140,6 +173,11 @@ class _Binding:
             raise TurretError(message(graph.library))
         self.graph, self.handle = graph, handle
         weakref.finalize(self, graph.library.turret_binding_free, handle)
+
+
+def _address(function: Any) -> int | None:
+    """Where a native function lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _triples(words: Sequence[AddressWord]) -> ctypes.Array[ctypes.c_int64]:

@@ -274,6 +274,14 @@ class Words {
 
 std::int64_t status(Status::Value code, std::int64_t detail) { return code | (detail << 8); }
 
+// Who is handed what this thread would launch, instead of the driver: the nodes of a recorded graph are written anew.
+struct Redirection {
+  int (*kernel)(void* graph, Handle function, const unsigned* grid, void* const* parameters, std::int64_t count) = nullptr;
+  int (*clear)(void* graph, Address target, std::uint64_t bytes) = nullptr;
+  void* graph = nullptr;
+};
+thread_local Redirection redirection;
+
 class Segment {
  public:
   int device = 0;
@@ -341,6 +349,11 @@ class Segment {
       if (step.kernel == nullptr) {
         const std::int64_t bytes = step.grid[0].at(sizes);
         if (bytes <= 0) continue;
+        if (redirection.graph != nullptr) {
+          if (redirection.clear(redirection.graph, static_cast<Address>(values[0]), static_cast<std::uint64_t>(bytes)))
+            return redirected();
+          continue;
+        }
         if (const Result r = driver.clear(static_cast<Address>(values[0]), 0, static_cast<std::size_t>(bytes), stream))
           return fail("clearing memory", r);
         continue;
@@ -358,6 +371,11 @@ class Segment {
     return true;
   }
 
+  static bool redirected() {
+    message = "a recorded graph cannot take over a launch";  // it knows why
+    return false;
+  }
+
   static Result launch(const Step& step, const std::int64_t* counts, void** pointers, Handle stream) {
     constexpr Result kInvalidValue = 1;
     const Kernel& kernel = *step.kernel;
@@ -367,6 +385,10 @@ class Segment {
       if (__builtin_mul_overflow(counts[i], static_cast<std::int64_t>(kernel.cluster[i]), &whole) || whole > INT32_MAX)
         return kInvalidValue;
       grid[i] = static_cast<unsigned>(whole);
+    }
+    if (redirection.graph != nullptr) {
+      const auto count = static_cast<std::int64_t>(step.parameters.size());
+      return redirection.kernel(redirection.graph, step.function, grid, pointers, count) ? kInvalidValue : 0;
     }
     const unsigned shared = static_cast<unsigned>(kernel.shared);
     const bool plain = kernel.cluster_size() == 1 && !kernel.cooperative;
@@ -530,6 +552,13 @@ int turret_segment_prepare(void* handle) {
   const bool good = segment->prepare();
   driver.set_current(before);
   return good ? 0 : 1;
+}
+
+// From now on this thread's launches are handed to these functions of `graph`; null: to the driver, as before.
+void turret_redirect(void* kernel, void* clear, void* graph) {
+  redirection.kernel = reinterpret_cast<decltype(redirection.kernel)>(kernel);
+  redirection.clear = reinterpret_cast<decltype(redirection.clear)>(clear);
+  redirection.graph = graph;
 }
 
 // Launches on ``stream``; 0, or a status in the low byte with a detail above it.

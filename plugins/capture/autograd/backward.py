@@ -196,18 +196,14 @@ class _Backward:
     def accumulate(self, leaf: Tensor, new: Tensor, shared: bool) -> None:
         """What autograd does with the gradient of a leaf; ``shared``: others see its memory."""
         t, held = self.t, leaf.get_attr(self.t, "grad").realize()
-        given: Value
         if isinstance(held, Tensor):
             if self.creates:
                 leaf.set_attr(t, "grad", t.recorder.call(torch.add, [held, new], {}))
             else:
                 t.recorder.call_method("add_", [held, new], {})
             return
-        if shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake):
-            given = self.copied(leaf, new)
-        else:
-            given = t.recorder.call_method("detach", [new], {})
-        leaf.set_attr(t, "grad", given)
+        copied = shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake)
+        leaf.set_attr(t, "grad", self.copied(leaf, new) if copied else t.recorder.call_method("detach", [new], {}))
 
     def copied(self, leaf: Tensor, new: Tensor) -> Any:
         """A gradient in memory of its own, laid out as its leaf is."""

@@ -68,9 +68,9 @@ def _plain(t: Tracer, value: Value) -> Any:
     if isinstance(value, Known):
         return value.object
     if isinstance(value, Partial):
-        args = [_argument(t, v) for v in value.args]
-        named = {k: _argument(t, v) for k, v in value.kwargs.items()}
-        return functools.partial(_argument(t, value.function), *args, **named)
+        args = [plain_argument(t, v) for v in value.args]
+        named = {k: plain_argument(t, v) for k, v in value.kwargs.items()}
+        return functools.partial(plain_argument(t, value.function), *args, **named)
     if isinstance(value, NestedFunction):
         made = t.call(value, [], {}).realize()
         if isinstance(made, _Contexts):
@@ -78,13 +78,15 @@ def _plain(t: Tracer, value: Value) -> Any:
     raise Unsupported(f"torch.utils.checkpoint with {value.describe()} as its context_fn")
 
 
-def _argument(t: Tracer, value: Value) -> Any:
-    """An argument of it: a policy may be a partial in turn, of a set of operators."""
+def plain_argument(t: Tracer, value: Value) -> Any:
+    """A constant, or a function of constants, as the object that it is outside of compiled code."""
     value = value.realize()
     if isinstance(value, Partial):
         return _plain(t, value)
     if isinstance(value, NestedFunction):
         return _made(t, value)
+    if isinstance(value, Known):
+        return value.constant()
     if isinstance(value, Set):
         return value.kind(t.constant_of(v) for v in value.items.values())
     return t.constant_of(value)
@@ -92,12 +94,12 @@ def _argument(t: Tracer, value: Value) -> Any:
 
 def _made(t: Tracer, value: NestedFunction) -> Any:
     """A function that was made in compiled code, of constants alone, as one that stands outside of it."""
-    cells = [types.CellType(_argument(t, c.content)) for c in value.closure if c.content is not None]
+    cells = [types.CellType(plain_argument(t, c.content)) for c in value.closure if c.content is not None]
     if len(cells) < len(value.closure) or value.attributes:
         raise Unsupported(f"torch.utils.checkpoint with {value.describe()} in its context_fn")
-    defaults = tuple(_argument(t, v) for v in value.defaults)
+    defaults = tuple(plain_argument(t, v) for v in value.defaults)
     made = types.FunctionType(value.code, value.scope, value.code.co_name, defaults, tuple(cells))
-    made.__kwdefaults__ = {k: _argument(t, v) for k, v in value.keyword_defaults.items()}
+    made.__kwdefaults__ = {k: plain_argument(t, v) for k, v in value.keyword_defaults.items()}
     return made
 
 

@@ -24,6 +24,7 @@ from turret.plugins.capture.handlers import (
     recurrent,
     saved_tensors,
     torch_api,
+    user_kernels,
     warnings,
     weak_references,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "saved_tensors",
     "tensor_data",
     "torch_api",
+    "user_kernels",
     "warnings",
     "weak_references",
 ]

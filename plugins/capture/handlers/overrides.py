@@ -12,6 +12,7 @@ from turret.plugins.capture.interpreter.overrides import ENABLED, NO_SUBCLASSES,
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.made_wrappers import HalfMade, is_made_here, options_of
 from turret.plugins.capture.values.overriding import SubclassTensor, answers, is_overriding, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.tensors import Tensor
@@ -25,7 +26,7 @@ from turret.torch_compat.function_overrides import (
     torch_function_enabled,
 )
 from turret.torch_compat.modes import function_mode_at, function_mode_count
-from turret.torch_compat.programs.functions import make_subclass
+from turret.torch_compat.programs.functions import make_subclass, make_wrapper_subclass
 
 # Answers.
 
@@ -117,6 +118,15 @@ def make_instance(t: Tracer, cls: Value, data: Value, require_grad: Value | None
     if kind is torch.Tensor:
         return t.recorder.call_method("requires_grad_", [held], {}) if leaf else held
     return of_class(t, held, kind, data.node)
+
+
+@registry.function(make_wrapper_subclass)
+def make_wrapper(t: Tracer, cls: Value, size: Value, **options: Value) -> Value:
+    """A wrapper whose tensors its class is about to give it."""
+    kind = t.constant_of(cls)
+    if not is_made_here(kind):
+        raise Unsupported(f"making a {kind.__qualname__} in compiled code")
+    return HalfMade(kind, size.realize(), options_of(t, options))
 
 
 @registry.function(torch.Tensor.__new__)

@@ -37,6 +37,7 @@ from turret.plugins.capture.values.classes import (
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
+from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
@@ -321,6 +322,8 @@ class Caller(Tracer):
             return made
         if issubclass(kind, torch.Tensor) and is_plain_subclass(kind):
             return self.instantiate(cls, args, kwargs)
+        if issubclass(kind, torch.Tensor) and is_made_here(kind):
+            return completed(self, self.instantiate(cls, args, kwargs))
         if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:

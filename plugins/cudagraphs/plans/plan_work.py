@@ -17,6 +17,8 @@ from turret.plan.executor import LoadedPlan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
+from turret.plugins.cudagraphs.plans.launches import PlanLaunches, why_one_size
+from turret.plugins.cudagraphs.plans.launches import roots as roots_of
 from turret.plugins.cudagraphs.plans.padding import Batches
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
@@ -44,12 +46,16 @@ class PlanWork(Work):
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None
-        self._into: BoxedCallable | None = None
+        self._into: LoadedPlan | None = None
+        self._launches: PlanLaunches | None = None
+        self.one_size = why_one_size(self._into_plan, self._symbols())
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
         self._layouts: dict[Key, tuple[Layout, ...]] = {}
         self._batches = None if self.written else Batches.of(plan, self._symbols())
+        self.has_sizes = bool(self._readers)
+        """Calls of it may have different sizes."""
         if not self._readers:
             self.key = _no_sizes  # type: ignore[method-assign]
 
@@ -89,6 +95,21 @@ class PlanWork(Work):
         with below_autograd():
             args += [b.as_strided(own.shape, own.stride) for b, own in zip(buffers, layouts, strict=True)]
         self._into(args)
+
+    def intermediate_bytes(self, key: Key) -> int:
+        return self._only_launches().nbytes(key)
+
+    def launch(self, args: Sequence[Any], buffers: Sequence[torch.Tensor], memory: int, stream: int) -> None:
+        self._only_launches().launch([*args, *buffers], self.key(args), memory, stream)
+
+    def _only_launches(self) -> PlanLaunches:
+        if self._launches is None:
+            self.prepare(into=True)
+            assert self._into is not None
+            library = self._into.library
+            assert library is not None  # a plan that launches has one
+            self._launches = PlanLaunches(self._into_plan, library, self._symbols())
+        return self._launches
 
     def prepare(self, into: bool) -> None:
         if into and self._into is None:
@@ -146,19 +167,9 @@ def _no_sizes(args: Sequence[Any]) -> Key:
     return ()
 
 
-def _roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:
-    """For each slot, the slot whose memory it lies in, and the offsets on the way there."""
-    found: dict[int, tuple[int, tuple[int | str, ...]]] = {}
-    for step in plan.steps:
-        if isinstance(step, View):
-            root, offsets = found.get(step.base, (step.base, ()))
-            found[step.slot] = root, (*offsets, step.offset)
-    return found
-
-
 def _kept(plan: Plan) -> list[int]:
     """Slots that outputs lie in, and that each call makes anew."""
-    roots = _roots(plan)
+    roots = roots_of(plan)
     kept = dict.fromkeys(roots.get(o.slot, (o.slot,))[0] for o in plan.outputs if isinstance(o, SlotRef))
     return [slot for slot in kept if plan.slots[slot].storage not in ("input", "constant")]
 
@@ -252,7 +263,7 @@ def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
         shape = tuple(compile_size(s)(sizes) for s in found.shape)
         return Layout(shape, tuple(compile_size(s)(sizes) for s in found.stride), found.torch_dtype)
 
-    roots = _roots(plan)
+    roots = roots_of(plan)
 
     def result(output: Any) -> Result:
         if isinstance(output, SizeRef):

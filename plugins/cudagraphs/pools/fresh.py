@@ -12,10 +12,11 @@ from turret.api.cudagraphs import PoolReport
 from turret.frames import frame_hook
 from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.pools.graphed import Graphed
-from turret.plugins.cudagraphs.pools.tree_text import tree_text
+from turret.plugins.cudagraphs.pools.tree_text import paths, tree_text
+from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, make_any_size_node
 from turret.plugins.cudagraphs.recording.making import Making, make_node
 from turret.plugins.cudagraphs.recording.node import Node, mismatch
-from turret.plugins.cudagraphs.work import Key, Place
+from turret.plugins.cudagraphs.work import Key, RecordingDevice
 from turret.storage.fork_safety import Lock
 
 
@@ -27,8 +28,8 @@ class FreshGraphs:
     copies = ""
     """Why inputs are copied whatever their words say; empty: only where they have to be."""
 
-    def __init__(self, place: Place, stream: int) -> None:
-        self.place, self.stream, self.lock = place, stream, Lock()
+    def __init__(self, recording_device: RecordingDevice, stream: int) -> None:
+        self.recording_device, self.stream, self.lock = recording_device, stream, Lock()
         self._pool: MemoryPool | None = None
         self._state: Any = None
         self._nodes: WeakKeyDictionary[Graphed, dict[Key, list[Node]]] = WeakKeyDictionary()
@@ -48,6 +49,10 @@ class FreshGraphs:
         """One call: replayed where a recording fits."""
         key = function.work.key(args)
         with self.lock:
+            if function.is_any_size(key):
+                served = self._of_any_size(function, args)
+                if served is not None:
+                    return served
             nodes = function.kept.get(self.stream)
             if nodes is not None:
                 for node in nodes.get(key, ()):
@@ -55,6 +60,29 @@ class FreshGraphs:
                     if results is not None:
                         return results
             return self._without_a_replay(function, key, args)
+
+    def _of_any_size(self, function: Graphed, args: list) -> list | None:
+        """One call by the recording that serves all sizes; None where it does not fit that."""
+        for node in function.kept.get(self.stream, {}).get(ANY_SIZE, ()):
+            return self._replay(function, node, args)
+        if not function.is_warm(ANY_SIZE, self.stream):
+            return self._warm_up(function, ANY_SIZE, args)
+        pool, _ = self._memory()
+        kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
+        try:
+            node = make_any_size_node(
+                self.recording_device, pool, function.work, function.name, next(self._numbers), args
+            )
+            results = node.replay(args, self.stream)
+        except Exception as error:
+            function.not_any_size(f"{type(error).__name__}: {error}".removeprefix("NotRecordable: "))
+            return None
+        if results is None:
+            function.not_any_size("the device does not write its launches anew, or takes these tensors otherwise")
+            return None
+        kept.setdefault(ANY_SIZE, []).append(node)
+        function.note(node, "")
+        return results
 
     def _replay(self, function: Graphed, node: Node, args: list) -> list | None:
         try:
@@ -70,10 +98,7 @@ class FreshGraphs:
         if reason := function.reason_against(key):
             return function.run_plainly(args, reason)
         if not function.is_warm(key, self.stream):
-            function.prepare(key, self.stream, not self.pools_outputs)
-            results = function.plain(args)
-            function.warmed_up(key, self.stream)
-            return results
+            return self._warm_up(function, key, args)
         kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
         nodes = kept.setdefault(key, [])
         if reason := function.too_often(nodes):
@@ -86,11 +111,20 @@ class FreshGraphs:
             return results
         return function.first_replay(node, nodes, args, self._replay)
 
+    def _warm_up(self, function: Graphed, key: Key, args: list) -> list:
+        """Run a call as it is."""
+        function.prepare(key, self.stream, not self.pools_outputs)
+        results = function.plain(args)
+        function.warmed_up(key, self.stream)
+        return results
+
     def _record(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list) -> Node:
         pool, state = self._memory()
         why = mismatch(nodes[0], args) if nodes else ""
         moved = function.statics_that_moved(nodes, args)
-        making = Making(self.place, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why)
+        making = Making(
+            self.recording_device, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why
+        )
         node = make_node(making, function.work, function.name, key, args, self.pools_outputs)
         function.check_copies(node)
         function.note(node, why)
@@ -104,7 +138,7 @@ class FreshGraphs:
     def _memory(self) -> tuple[MemoryPool, Any]:
         """The pool to record in, and its state with nothing in use."""
         if self._pool is None:
-            self._pool = self.place.capture.pool(self.place.index)
+            self._pool = self.recording_device.capture.pool(self.recording_device.index)
             self._state = self._pool.checkpoint()
         return self._pool, self._state
 
@@ -113,8 +147,10 @@ class FreshGraphs:
 
     def reported(self) -> PoolReport:
         roots = [node for nodes in self._nodes.values() for same in nodes.values() for node in same]
-        text, count = tree_text(self.place.index, roots)
-        return PoolReport(str(self.place.device), self.stream, self.outputs, self.reserved_bytes(), count, text)
+        text, count = tree_text(self.recording_device.index, roots)
+        reserved = self.reserved_bytes()
+        device = str(self.recording_device.device)
+        return PoolReport(device, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 class LegacyGraphs(FreshGraphs):
@@ -124,12 +160,12 @@ class LegacyGraphs(FreshGraphs):
     pools_outputs = True
     copies = "cudagraph_trees is off: inputs have memory of their own"
 
-    def __init__(self, place: Place, stream: int) -> None:
-        super().__init__(place, stream)
+    def __init__(self, recording_device: RecordingDevice, stream: int) -> None:
+        super().__init__(recording_device, stream)
         self._pools: list[MemoryPool] = []
 
     def _memory(self) -> tuple[MemoryPool, Any]:
-        pool = self.place.capture.pool(self.place.index)
+        pool = self.recording_device.capture.pool(self.recording_device.index)
         self._pools.append(pool)
         return pool, pool.checkpoint()
 

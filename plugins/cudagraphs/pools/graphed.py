@@ -14,9 +14,10 @@ from turret.errors import warn
 from turret.hooks.products import BoxedCallable
 from turret.plan import Plan
 from turret.plugins.cudagraphs.plans.padding import first_samples
+from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, why_not
 from turret.plugins.cudagraphs.recording.node import Node
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
-from turret.plugins.cudagraphs.work import Key, Place, Work
+from turret.plugins.cudagraphs.work import Key, RecordingDevice, Work
 
 SIZES_AT_ONCE = 2
 """Sizes of a function that are recorded as soon as they come again."""
@@ -54,14 +55,14 @@ class Graphed:
         self,
         work: Work,
         plain: BoxedCallable,
-        place: Place,
+        recording_device: RecordingDevice,
         settings: Settings,
         manager_for: Callable[[int], Any],
         tell: Callable[[str], None],
     ) -> None:
-        self.work, self.plain, self.place, self.settings = work, plain, place, settings
-        self._manager_for, self._tell, self._stream = manager_for, tell, place.current_stream
-        self._is_recording = place.capture.is_recording
+        self.work, self.plain, self.recording_device, self.settings = work, plain, recording_device, settings
+        self._manager_for, self._tell, self._stream = manager_for, tell, recording_device.current_stream
+        self._is_recording = recording_device.capture.is_recording
         self._managers: dict[int, Any] = {}
         self.title: Callable[[str], str] = str
         self.plan: Plan | None = None
@@ -86,18 +87,26 @@ class Graphed:
         self.recordings = self.warm_ups = self.past_replays = self.padded_calls = 0
         self.nodes: list[Node] = []
         self.name = ""
+        self.one_size = self._why_one_size()
+        self.any_size_tries = 0
+
+    def _why_one_size(self) -> str:
+        """Why a recording serves its sizes alone; empty where one serves all."""
+        if self.settings.outputs != "fresh":
+            return "outputs lie in the pool, in memory that fits the sizes of a recording"
+        return "cudagraph_capture_sizes names those to record" if self.settings.capture_sizes else self.work.one_size
 
     def __call__(self, args: list) -> list:
         if self.is_off:
             return self.plain(args)
-        if self._is_recording(self.place.index):
+        if self._is_recording(self.recording_device.index):
             return self.run_plainly(args, "it is called while somebody else records")
         stream = self._stream()
         manager = self._managers.get(stream)
         if manager is None:
             manager = self._managers[stream] = self._manager_for(stream)
         for n in self.work.states.read:
-            args[n] = args[n].to(self.place.device)
+            args[n] = args[n].to(self.recording_device.device)
         if self.settings.capture_sizes:
             key = self.work.key(args)
             larger = self.work.padded_key(key, self.settings.capture_sizes)
@@ -112,6 +121,17 @@ class Graphed:
         self.padded_calls += 1
         results = manager.run(self, self.work.padded(given, key, larger))
         return first_samples(self.work.shapes(key), results, given)
+
+    def is_any_size(self, key: Key) -> bool:
+        """Whether calls of some sizes are served by the recording that serves all."""
+        return not (self.one_size or ANY_SIZE in self.refused or why_not(self.work, key))
+
+    def not_any_size(self, reason: str) -> None:
+        """Note that a recording of all sizes could not be made; after some tries there will be none."""
+        self.any_size_tries += 1
+        if self.any_size_tries == SIZES_TRIED:
+            self.one_size = reason
+            self._tell(f"{self.work.name}: a recording serves its sizes alone: {reason}")
 
     def run_plainly(self, args: list, reason: str) -> list:
         """Run without a recording; the reason is on record, and said when it is new."""
@@ -207,7 +227,8 @@ class Graphed:
     def note(self, node: Node, why: str) -> None:
         """Note a recording; ``why`` there is another one for the same sizes, else empty."""
         self.recordings += 1
-        self.sizes.add(node.key)
+        if not node.any_size:
+            self.sizes.add(node.key)
         self.latest = node
         self.nodes.append(node)
         if why:
@@ -240,7 +261,7 @@ class Graphed:
             name=self.work.name,
             title=self.name or self.work.name,
             role=self.work.role,
-            device=str(self.place.device),
+            device=str(self.recording_device.device),
             outputs=self.settings.outputs,
             warm_ups=self.warm_ups,
             recordings=self.recordings,
@@ -250,6 +271,8 @@ class Graphed:
             rerecordings=tuple(self.rerecordings),
             plain_calls=dict(self.plain_calls),
             decisions=() if node is None else tuple(map(str, node.decisions)),
+            any_size=any(n.any_size for n in self.nodes),
+            one_size=self.one_size,
             bytes_copied=0 if node is None else node.bytes_copied,
             nodes=0 if node is None else len(node.recorded.recording.nodes),
             patched_nodes=0 if node is None else node.patched_nodes,

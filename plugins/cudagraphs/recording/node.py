@@ -11,7 +11,7 @@ import torch
 
 from turret.hooks.graph_capture import tensor_at
 from turret.plugins.cudagraphs.recording.recorder import Item, Recorded
-from turret.plugins.cudagraphs.work import Key, Layout, Place, Shapes
+from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Shapes
 
 ALIGNMENT = 16
 """Bytes: kernels that were chosen for inputs at multiples of it need inputs at multiples of it."""
@@ -23,7 +23,7 @@ Kind = Literal["static", "pooled", "patched", "copied", "fresh", "copied out", "
 class Decision:
     """What is done with one input (``number``), output or float, and why."""
 
-    value: Literal["input", "output", "float"]
+    value: Literal["input", "output", "float", "intermediate"]
     number: int
     kind: Kind
     reason: str
@@ -94,6 +94,12 @@ class Node:
     version_bumps: dict[int, int] = attrs.field(factory=dict)
     why: str = ""
     """Why there is this recording beside others of its function; empty of a first one."""
+    bytes_kept: int = 0
+    """Bytes of the pool that are in use when it, and all before it on the path, has run."""
+    bytes_taken: int = 0
+    """Bytes that the pool grew by for it."""
+    any_size: bool = False
+    """All of it is written anew in each replay, so that it serves calls of any sizes."""
 
     @property
     def bytes_copied(self) -> int:
@@ -103,6 +109,8 @@ class Node:
     @property
     def patched_nodes(self) -> int:
         """Pieces of the recorded work that are handed an address which may change."""
+        if self.any_size:
+            return len(self.recorded.recording.nodes)
         return len({word.node for words in self.recorded.words.values() for word in words})
 
     def of(self, function: Any, key: Key) -> list[Node]:
@@ -146,10 +154,10 @@ def flat_at(address: int, layout: Layout, device: torch.device) -> torch.Tensor:
     return tensor_at(address, (layout.extent,), (1,), layout.dtype, device)
 
 
-def on_device(args: Sequence[Any], place: Place, unread: frozenset[int]) -> str:
+def on_device(args: Sequence[Any], recording_device: RecordingDevice, unread: frozenset[int]) -> str:
     """Why a call with these inputs cannot be recorded: one is not on the device; empty where all that are read are."""
     for n, value in enumerate(args):
-        if isinstance(value, torch.Tensor) and value.device != place.device and n not in unread:
+        if isinstance(value, torch.Tensor) and value.device != recording_device.device and n not in unread:
             return f"input {n} is a tensor on {value.device}"
     return ""
 

@@ -1,4 +1,4 @@
-"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for one tensor at a time.
+"""Ops on lists of tensors (``_foreach_*``, ``_fused_adam_`` and its kin): traced as calls for each tensor in turn.
 
 Eager has such ops to spare launches.  Taken apart, what they compute is fused with what is around it and gathered into
 few kernels by the schedule, like all else.
@@ -23,9 +23,9 @@ aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
 _NAMES = """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc
-    exp expm1 floor frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow
-    reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc zero_
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy_ cos cosh div erf erfc exp expm1 floor
+    frac lerp lgamma log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin
+    sinh sqrt sub tan tanh trunc zero_
 """
 _BASES = frozenset(_NAMES.split())
 _OF_SCALARS = {"maximum": "clamp_min", "minimum": "clamp_max"}

@@ -185,7 +185,7 @@ def test_a_second_backward_outside_raises_what_eager_raises():
         return loss, loss * 2, (x @ w).tanh()
 
     for call in (function, Observed(function), turret.compile(function, options={"on_error": "raise"})):
-        first, second, _third = call(*leaves())
+        first, second, _ = call(*leaves())
         for each in (first, second):
             with pytest.raises(RuntimeError, match="a second time"):
                 each.backward()

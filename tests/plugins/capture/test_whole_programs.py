@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 import os
+import typing
 import warnings
 import weakref
 from typing import Any
@@ -392,3 +393,31 @@ def fresh_library():
 
 def test_floats_that_change_and_are_asked_whether_they_are_whole():
     whole(lambda x, by: x * 2 if by.is_integer() else x, *((X, by) for by in (1.5, 2.0, 2.5, 4.0)))
+
+
+def test_a_number_is_copied_into_a_tensor_by_all_backends():
+    def program(x):
+        return x.clone().copy_(1), x.long().copy_(2.5)
+
+    whole(program)
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    assert_same(compiled(X), program(X))
+
+
+@pytest.mark.parametrize("compiler", [turret.compile, torch.compile])
+def test_what_is_compiled_in_compiled_code_is_part_of_its_graph(compiler):
+    layer = torch.nn.Linear(3, 3)
+
+    def program(x):
+        scaled = compiler(lambda y, by=2: y * by, backend="eager")
+        return scaled(x, by=3) + compiler(layer, dynamic=True)(x), scaled
+
+    observed = Observed(program, fullgraph=True)
+    for x in (X, X + 1):
+        found, scaled = observed(x)
+        torch.testing.assert_close(found, x * 3 + layer(x))
+        torch.testing.assert_close(scaled(x), x * 2)
+
+
+def test_annotations_are_read():
+    whole(lambda x: (x + 1, sorted(typing.get_type_hints(Point))))

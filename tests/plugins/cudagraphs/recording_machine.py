@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedCall, RecordedNode, Recording, tensor_at
-from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
+from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
 HOST = torch.device("cpu")
 GRANULE = 64
@@ -69,6 +69,9 @@ class Pool(MemoryPool):
     def checkpoint(self) -> Any:
         return dict(self.used)
 
+    def bytes_in_use(self, checkpoint: Any) -> int:
+        return sum(checkpoint.values())
+
     def restore(self, checkpoint: Any, dead: Sequence[int]) -> None:
         assert self.tensors == 0, "tensors of the pool live while its state is restored"
         assert set(dead) <= set(checkpoint), "what died was not in use"
@@ -79,11 +82,14 @@ class Pool(MemoryPool):
 
     @property
     def reserved_bytes(self) -> int:
-        return self.memory.numel()
+        """As an allocator that takes memory when it is first needed."""
+        return self.peak
 
 
 @attrs.define
 class _Kernel:
+    """A node: ``layouts`` stand for its grid and its size arguments, which no patch of an address changes."""
+
     name: str
     function: Callable[..., None]
     arguments: bytearray
@@ -111,6 +117,18 @@ class FakeRecording(Recording):
         for patch in patches:
             struct.pack_into("<Q", self.kernels[patch.node].arguments, patch.offset, patch.address)
 
+    def replay_as(self, launch: Callable[[], object], stream: int) -> str:
+        local = self.pool.machine.local
+        local.rewriting = _Rewriting(self)
+        try:
+            launch()
+            refusal = local.rewriting.refused()
+        finally:
+            local.rewriting = None
+        if not refusal:
+            self.replay(stream)
+        return refusal
+
     def replay(self, stream: int) -> None:
         if self.fails:
             self.fails = False
@@ -124,8 +142,30 @@ class FakeRecording(Recording):
             kernel.function(*tensors)
 
 
+@attrs.define
+class _Rewriting:
+    """A recording that is written anew: the first launch over the first node."""
+
+    recording: FakeRecording
+    next: int = 0
+    wrong: str = ""
+
+    def take_over(self, kernel: _Kernel) -> None:
+        kernels = self.recording.kernels
+        if self.next == len(kernels) or kernels[self.next].name != kernel.name:
+            self.wrong = f"{kernel.name} is launched where something else was recorded"
+            return
+        kernels[self.next] = kernel
+        self.next += 1
+
+    def refused(self) -> str:
+        short = self.next < len(self.recording.kernels)
+        return self.wrong or ("less is launched than was recorded" if short else "")
+
+
 class _Local(threading.local):
     pool: Pool | None = None
+    rewriting: _Rewriting | None = None
     recording: FakeRecording | None = None
 
 
@@ -165,20 +205,24 @@ class Machine(GraphCapture):
         self, name: str, function: Callable[..., None], *tensors: torch.Tensor, hidden: Sequence[bool] = ()
     ) -> None:
         """Queue a kernel: its function over its tensors."""
-        if self.local.recording is None:
+        if self.local.recording is None and self.local.rewriting is None:
             function(*tensors)
             return
         secret = tuple(hidden) or (False,) * len(tensors)
         words = [t.data_ptr() ^ (SECRET if h else 0) for t, h in zip(tensors, secret, strict=True)]
         arguments = bytearray(struct.pack(f"<{len(words)}Q", *words))
         layouts = tuple(map(Layout.of, tensors))
+        if self.local.rewriting is not None:
+            self.local.rewriting.take_over(_Kernel(name, function, arguments, layouts, secret))
+            return
+        assert self.local.recording is not None
         number = len(self.local.recording.kernels)
         if number % 2:
             self.local.recording.calls.append(RecordedCall.of(range(number, number + 1), tensors))
         self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
 
-    def place(self) -> Place:
-        return Place(HOST, self, self.empty, lambda: self.stream)
+    def recording_device(self) -> RecordingDevice:
+        return RecordingDevice(HOST, self, self.empty, lambda: self.stream)
 
 
 def is_overwritten(tensor: torch.Tensor) -> bool:
@@ -223,6 +267,7 @@ ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1}
 class Program(Work):
     """Steps over vectors of one length, ``i0``, ``i1``, ...; outputs are names, or views ``name[k:]``.
 
+    With ``launches_only`` it says that its launches can be written anew for other sizes.
     The number of the last argument, where there is one more than inputs, is the length; else that of the first input.
     """
 
@@ -237,12 +282,15 @@ class Program(Work):
         role: str = "inference",
         static: Sequence[int] = (),
         fails: Callable[[], bool] = lambda: False,
+        launches_only: bool = False,
     ) -> None:
         self.machine, self.inputs, self.steps, self.outputs = machine, inputs, tuple(steps), tuple(outputs)
         self.name, self.role, self.static, self.fails = name, role, frozenset(static), fails
         self.written = frozenset(int(s.target[1:]) for s in steps if s.op == "add_" and s.target[0] == "i")
         self.made = [s.target for s in steps if s.op != "add_"]
         self.runs = 0
+        host = any(s.op == "fail" for s in steps)
+        self.one_size = "it runs code of the host" if host or not launches_only else ""
 
     def key(self, args: Sequence[Any]) -> Key:
         return (args[0].shape[0],)
@@ -276,6 +324,23 @@ class Program(Work):
     def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
         names = list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
         self._compute(args, dict(zip(names, buffers, strict=True)))
+
+    def _intermediates(self, length: int) -> dict[str, int]:
+        """Where intermediate values begin in memory that ``launch`` is given."""
+        needed = {_base(o)[0] for o in self.outputs}
+        names = [name for name in dict.fromkeys(self.made) if name not in needed]
+        size = max(GRANULE, -(-8 * length // GRANULE) * GRANULE)
+        return {name: n * size for n, name in enumerate(names)} | {"": len(names) * size}
+
+    def intermediate_bytes(self, key: Key) -> int:
+        return self._intermediates(key[0])[""]
+
+    def launch(self, args: Sequence[Any], buffers: Sequence[torch.Tensor], memory: int, stream: int) -> None:
+        names = list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
+        length = args[0].shape[0]
+        places = {name: memory + at for name, at in self._intermediates(length).items() if name}
+        own = {name: tensor_at(at, (length,), (1,), torch.int64, HOST) for name, at in places.items()}
+        self._compute(list(args), {**own, **dict(zip(names, buffers, strict=True))})
 
     def _output(self, values: dict[str, torch.Tensor], output: str) -> torch.Tensor:
         base, start = _base(output)

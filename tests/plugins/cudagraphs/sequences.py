@@ -20,6 +20,8 @@ from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
 LENGTHS = (4, 6)
+FURTHER_LENGTHS = (4, 6, 9, 13)
+"""Of calls of programs that are recorded once for all of them."""
 MOST_HELD = 8
 
 
@@ -40,7 +42,17 @@ def draw_program(machine: Machine, r: random.Random, name: str, fails: Any) -> P
     outputs = [f"{o}[{r.randint(0, 2)}:]" if r.random() < 0.2 else o for o in outputs]
     outputs += [r.choice(("i0", "i0[1:]"))] if r.random() < 0.2 else []
     role = r.choice(("inference", "inference", "forward", "backward"))
-    return Program(machine, inputs, steps, outputs, name=name, role=role, static=static, fails=fails)
+    return Program(
+        machine,
+        inputs,
+        steps,
+        outputs,
+        name=name,
+        role=role,
+        static=static,
+        fails=fails,
+        launches_only=r.random() < 0.6,
+    )
 
 
 @attrs.define(eq=False)
@@ -62,7 +74,7 @@ class Play:
     def __init__(self, r: random.Random, outputs: str, threads: bool = True) -> None:
         self.r, self.outputs, self.threads = r, outputs, threads and outputs == "fresh"
         self.machine = Machine()
-        self.place = self.machine.place()
+        self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
         self.failing = False
         self.counts: Counter[str] = Counter()
@@ -84,11 +96,13 @@ class Play:
 
     def new_manager(self) -> Any:
         if self.outputs == "pool":
-            return GraphTrees(self.place, 0, lambda: self.calls, lambda: self.marks)
-        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.place, 0)
+            return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
+        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
     def graphed(self, program: Program) -> Graphed:
-        return Graphed(program, program.run, self.place, self.settings, lambda stream: self.manager, lambda text: None)
+        return Graphed(
+            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda text: None
+        )
 
     def step(self) -> None:
         """One action, and a look at all that is held."""
@@ -143,7 +157,8 @@ class Play:
         return chosen
 
     def call(self) -> None:
-        number, length = self.r.randrange(len(self.functions)), self.r.choice(LENGTHS)
+        number = self.r.randrange(len(self.functions))
+        length = self.r.choice(LENGTHS if self.programs[number].one_size else FURTHER_LENGTHS)
         begins = self.r.random() < 0.4
         if begins:
             self.calls += 1
@@ -246,6 +261,7 @@ class Play:
             self.counts["recorded again"] += len(told.rerecordings)
             self.counts["replays"] += told.replays
             self.counts["warm-ups"] += told.warm_ups
+            self.counts["any size"] += told.any_size
             self.counts["plain"] += sum(told.plain_calls.values())
             kinds = [d.kind for node in function.nodes for d in node.decisions]
             self.counts.update(kinds)

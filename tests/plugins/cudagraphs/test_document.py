@@ -210,8 +210,10 @@ def test_two_forwards_before_their_backwards_keep_what_these_need(world: World, 
 @BOTH
 @on_acme
 def test_each_size_has_a_recording_up_to_a_limit(world: World, outputs: str) -> None:
+    w = rand(2, 2)
+
     def f(x):
-        return torch.cumsum(x * 2, 0) + 1
+        return torch.cumsum(x @ w, 0) + 1
 
     compiled = world.compile(f, **graphs(outputs, cudagraph_max_recorded_sizes=2))
     for _ in range(4):

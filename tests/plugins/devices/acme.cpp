@@ -217,6 +217,7 @@ void record_kernel(const char* name, Kernel function, const int64_t* slots, int6
   acme::Words words;
   for (int64_t n = 0; n < count; ++n) words.push_back(reinterpret_cast<uint64_t>(table[slots[n]]));
   words.insert(words.end(), sizes, sizes + size_count);
+  if (acme::rewriting.recording != nullptr) return acme::rewrite(name, words);
   auto run = [name = std::string(name), function, used = std::vector<int64_t>(slots, slots + count), table_length,
               size_count](const uint64_t* words) {
     std::vector<void*> table(table_length, nullptr);
@@ -300,7 +301,17 @@ void acme_invalidate(void* storage, const char* message) {
 }
 
 void acme_set_noise(int noisy) { acme::noisy = noisy != 0; }
-int acme_recording() { return acme::recording_here; }
+int acme_recording() { return acme::recording_here || acme::rewriting.recording != nullptr; }
+void acme_rewrite_begin(void* recording) { acme::rewriting = {&recording_of(recording), 0, {}}; }
+// Why the launches since the beginning are not those that were recorded; null where they are.
+const char* acme_rewrite_end() {
+  static thread_local std::string refusal;
+  refusal = acme::rewriting.refusal;
+  if (refusal.empty() && acme::rewriting.next != acme::rewriting.recording->nodes.size())
+    refusal = "acme: less is launched than was recorded";
+  acme::rewriting = {};
+  return refusal.empty() ? nullptr : refusal.c_str();
+}
 void acme_record_begin(void* pool) {
   under_way = std::make_unique<acme::Recording>(acme::Recording{pool_of(pool), {}, {}});
   acme::recording_here = true;

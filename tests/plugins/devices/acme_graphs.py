@@ -69,6 +69,9 @@ class AcmePool(MemoryPool):
                 return tuple((pairs[2 * n], pairs[2 * n + 1]) for n in range(count))
             room = 2 * count
 
+    def bytes_in_use(self, checkpoint: Checkpoint) -> int:
+        return sum(length for _, length in checkpoint)
+
     def restore(self, checkpoint: Checkpoint, dead: Sequence[int]) -> None:
         pairs = (ctypes.c_int64 * (2 * len(checkpoint)))(*(word for block in checkpoint for word in block))
         gone = (ctypes.c_int64 * len(dead))(*dead)
@@ -120,6 +123,17 @@ class AcmeRecording(Recording):
     def replay(self, stream: int) -> None:
         _check(self._native.acme_replay(self._handle))
         self._launched.extend((name, stream) for name in self._names)
+
+    def replay_as(self, launch: Callable[[], object], stream: int) -> str:
+        self._native.acme_rewrite_begin(self._handle)
+        try:
+            launch()
+        finally:
+            refusal = self._native.acme_rewrite_end()
+        if refusal is not None:
+            return refusal.decode()
+        self.replay(stream)
+        return ""
 
 
 class AcmeCapture(GraphCapture):

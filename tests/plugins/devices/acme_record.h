@@ -46,6 +46,25 @@ inline thread_local std::unique_ptr<Recording> under_way;
   TORCH_CHECK(false, why);
 }
 
+// While a recording is written anew: it, the next of its nodes, and why what is launched is not what it holds.
+struct Rewriting {
+  Recording* recording = nullptr;
+  size_t next = 0;
+  std::string refusal;
+};
+inline thread_local Rewriting rewriting;
+
+// A launch takes the place of the next node, which has to be one of the same kernel; noise behind its words stays.
+inline void rewrite(const std::string& name, const Words& words) {
+  Rewriting& here = rewriting;
+  if (!here.refusal.empty()) return;
+  if (here.next == here.recording->nodes.size() || here.recording->nodes[here.next].name != name) {
+    here.refusal = "acme: " + name + " is launched where something else was recorded";
+    return;
+  }
+  std::copy(words.begin(), words.end(), here.recording->nodes[here.next++].words.begin());
+}
+
 inline bool noisy = false;  // nodes end in a word that nobody wrote, as structures with padding do
 
 inline void add(const char* kind, std::string name, Words words, size_t addresses,

@@ -85,6 +85,7 @@ struct Node {
   int type = 0;
   Function* function = nullptr;
   bool in_buffer = false, by_kernel = false, hidden = false;
+  unsigned grid = 2, block = 64;
   std::vector<std::vector<char>> parameters;  // one alone where they are in a buffer
   CopyNode copy = {};
   ClearNode clear = {};
@@ -106,6 +107,7 @@ struct Executable {
 };
 std::mutex executing;
 int failing_sets = 0;
+Graph* capturing = nullptr;         // gets what is launched as nodes, one after the other
 std::pair<void*, Graph*> captured;  // a stream, and the graph that its capture has so far
 
 const char* of_parameter(const Node& node, std::size_t number) {
@@ -132,6 +134,27 @@ void run(const Node& node) {
     pointers.push_back(const_cast<char*>(of_parameter(node, n)));
   if (node.function->name.find("add_one") != std::string::npos) add_one(pointers.data());
   if (node.function->name.find("twice") != std::string::npos) twice(pointers.data());
+}
+
+Node* capture(int type) {
+  auto* node = new Node;
+  node->type = type;
+  if (!capturing->nodes.empty()) capturing->edges.emplace_back(capturing->nodes.back(), node);
+  capturing->nodes.push_back(node);
+  return node;
+}
+
+int capture_kernel(void* handle, const unsigned* sizes, void** parameters) {
+  Node* node = capture(0);
+  node->function = static_cast<Function*>(handle);
+  node->function->sizes.assign(node->function->parameters, 8);
+  node->grid = sizes[0];
+  node->block = sizes[3];
+  for (int n = 0; n < node->function->parameters; ++n) {
+    const char* bytes = static_cast<const char*>(parameters[n]);
+    node->parameters.emplace_back(bytes, bytes + 8);
+  }
+  return 0;
 }
 
 struct Config {
@@ -174,6 +197,7 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** parameters, void**) {
   const unsigned sizes[6] = {gx, gy, gz, bx, by, bz};
+  if (capturing != nullptr) return capture_kernel(function, sizes, parameters);
   return launch("launch", function, sizes, shared, stream, parameters);
 }
 int cuLaunchKernelEx(const Config* c, void* function, void** parameters, void**) {
@@ -183,6 +207,7 @@ int cuLaunchKernelEx(const Config* c, void* function, void** parameters, void**)
   return launch("launch_ex", function, c->grid, c->shared, c->stream, parameters);
 }
 int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t bytes, void*) {
+  if (capturing != nullptr) return capture(2)->clear = {address, 0, value, 1, bytes, 1}, 0;
   note("clear " + std::to_string(bytes));
   if (!idle) std::memset(reinterpret_cast<void*>(address), value, bytes);
   return 0;
@@ -207,7 +232,7 @@ int cuGraphGetEdges_v2(Graph* graph, Node** from, Node** to, void* data, std::si
 }
 int cuGraphNodeGetType(Node* node, int* type) { return *type = node->type, 0; }
 int cuGraphKernelNodeGetParams_v2(Node* node, KernelNode* found) {
-  *found = {node->by_kernel ? nullptr : node->function, {2, 1, 1, 64, 1, 1}, 0, nullptr, nullptr,
+  *found = {node->by_kernel ? nullptr : node->function, {node->grid, 1, 1, node->block, 1, 1}, 0, nullptr, nullptr,
             node->by_kernel ? node->function : nullptr, nullptr};
   if (node->hidden) return 0;
   node->pointers.clear();
@@ -235,11 +260,11 @@ int cuFuncGetParamInfo(Function* function, std::size_t number, std::size_t* offs
 }
 int cuGraphExecKernelNodeSetParams_v2(Executable* executable, Node* node, const KernelNode* wanted) {
   std::lock_guard<std::mutex> guard(executing);
-  note("set " + node->function->name);
+  note("set " + node->function->name + (wanted->sizes[0] == node->grid ? "" : " grid " + text(wanted->sizes[0])));
   if (failing_sets > 0 && --failing_sets == 0) return 1;
   Node& own = executable->nodes.at(node);
   if (wanted->function != (node->by_kernel ? nullptr : node->function)) return 1;
-  if (wanted->sizes[0] != 2 || wanted->sizes[3] != 64) return 1;
+  if (wanted->sizes[0] == 0 || wanted->sizes[1] != 1 || wanted->sizes[3] != node->block) return 1;
   if ((wanted->extra != nullptr) != node->in_buffer || (wanted->parameters != nullptr) == node->in_buffer) return 1;
   if (node->in_buffer) {
     if (*static_cast<std::size_t*>(wanted->extra[3]) != own.parameters[0].size() || wanted->extra[4] != nullptr) return 1;
@@ -282,6 +307,7 @@ int cuStreamGetCaptureInfo_v2(void* stream, int* status, std::uint64_t*, Graph**
 // For tests: graphs.
 void fake_capturing(void* stream, Graph* graph) { captured = {stream, graph}; }
 Graph* fake_graph() { return new Graph; }
+void fake_capture(Graph* graph) { capturing = graph; }
 Node* fake_node(Graph* graph, int type) {
   graph->nodes.push_back(new Node);
   graph->nodes.back()->type = type;

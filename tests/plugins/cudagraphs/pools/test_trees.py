@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
+from tests.plugins.cudagraphs.recording_machine import GRANULE, Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
@@ -27,15 +27,15 @@ class Bench:
 
     def __init__(self, outputs: str = "fresh") -> None:
         self.machine, self.outputs = Machine(), outputs
-        self.place = self.machine.place()
+        self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
         self.said: list[str] = []
         self.manager = self.manager_of_kind()
 
     def manager_of_kind(self) -> Any:
         if self.outputs == "pool":
-            return GraphTrees(self.place, 0, lambda: self.calls, lambda: self.marks)
-        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.place, 0)
+            return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
+        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
     def program(self, inputs: int, *steps: tuple, outputs: list[str], **facts: Any) -> Program:
         made = [Step(*step[:3], hidden=len(step) > 3) for step in steps]
@@ -43,7 +43,9 @@ class Bench:
 
     def graphed(self, program: Program, **options: Any) -> Graphed:
         settings = Settings(self.outputs, **options)
-        return Graphed(program, program.run, self.place, settings, lambda stream: self.manager, self.said.append)
+        return Graphed(
+            program, program.run, self.recording_device, settings, lambda stream: self.manager, self.said.append
+        )
 
     def agree(self, function: Graphed, *args: torch.Tensor) -> list:
         """One call from outside; what it gives is what eager gives, and so are inputs after it."""
@@ -396,6 +398,24 @@ def test_memory_is_that_of_the_longest_path_and_not_of_all():
             branch([x])
         alone = alone or bench.manager._pool.peak
     assert bench.manager._pool.peak == alone
+    told = bench.manager.reported()
+    assert [path.graphs[0] for path in told.paths] == [0] * len(branches) and len(told.paths[0].graphs) == 2
+    assert {path.bytes_kept for path in told.paths} == {3 * GRANULE}, "an output of the first, two of the branch"
+    assert str(told.paths[0]) in str(told)
+
+
+def test_the_report_has_the_memory_of_each_path():
+    bench = Bench("fresh")
+    functions = [bench.graphed(bench.program(1, *SCALED, outputs=["t1"], name=name)) for name in ("f", "g")]
+    for function in functions:
+        for n in range(3):
+            bench.agree(function, vector(n, 1))
+    told = bench.manager.reported()
+    assert [(path.names, path.bytes_kept, path.bytes_taken) for path in told.paths] == [
+        (("f",), 0, GRANULE),
+        (("g",), 0, 0),
+    ], "both work in the same memory, and their outputs are not of the pool"
+    assert told.reserved_bytes == GRANULE and "Graph[0] f(): 0 bytes kept, 64 taken" in str(told)
 
 
 def test_recording_again_has_a_limit_past_which_calls_run_as_they_are():
@@ -433,8 +453,10 @@ def test_threads_that_call_at_once_see_nothing_of_one_another():
 def test_each_stream_has_its_own_recordings():
     bench = Bench()
     program = bench.program(1, *SCALED, outputs=["t1"])
-    managers = {stream: FreshGraphs(bench.place, stream) for stream in (0, 7)}
-    function = Graphed(program, program.run, bench.place, Settings(), managers.__getitem__, bench.said.append)
+    managers = {stream: FreshGraphs(bench.recording_device, stream) for stream in (0, 7)}
+    function = Graphed(
+        program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.said.append
+    )
     for n in range(8):
         bench.machine.stream = 7 * (n % 2)
         bench.agree(function, vector(n, 1))

@@ -1,0 +1,193 @@
+"""Recordings that serve calls of any sizes, on a device in Python and on a device that records plans."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import turret
+from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step
+from tests.plugins.devices.acme_world import World, on_acme, rand
+from turret.api import cudagraphs
+from turret.plugins.cudagraphs.pools.fresh import FreshGraphs
+from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
+
+STEPS = (
+    Step("scale", "t0", ("i0",)),
+    Step("plus", "t1", ("t0",), hidden=True),
+    Step("product", "t2", ("t1", "i0")),
+    Step("sum", "t3", ("t2", "t1")),
+    Step("add_", "i0", ("t3",)),
+)
+
+
+def graphed(machine: Machine, **options: object) -> tuple[Program, Graphed]:
+    program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0"], launches_only=True)
+    place = machine.place()
+    manager = FreshGraphs(place, 0)
+    made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda text: None)
+    return program, made
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(lengths=st.lists(st.integers(1, 50), min_size=3, max_size=12))
+def test_one_recording_serves_all_sizes_and_overwrites_nothing(lengths: list[int]) -> None:
+    machine = Machine()
+    program, function = graphed(machine)
+    kept = []
+    for length in lengths:
+        x = torch.arange(length) - 3
+        kept.append((x.clone(), x.clone()))
+        kept[-1] += (function([kept[-1][0]]), program.eagerly([kept[-1][1]]))
+    for real, expected, found, right in kept:
+        assert torch.equal(real, expected) and all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+    told = function.reported()
+    assert (told.warm_ups, told.recordings, told.replays, machine.made) == (1, 1, len(lengths) - 1, 1)
+    assert told.any_size and not told.one_size and "one recording serves calls of all sizes" in str(told)
+    assert told.patched_nodes == told.nodes == len(STEPS)
+
+
+def test_a_size_of_zero_is_served_by_a_recording_of_its_own() -> None:
+    program, function = graphed(Machine())
+    for length in (4, 4, 0, 0, 5, 0):
+        x = torch.arange(length)
+        expected = program.eagerly([x.clone()])
+        assert all(torch.equal(a, b) for a, b in zip(function([x.clone()]), expected, strict=True))
+    assert function.reported().recordings == 2 and function.reported().sizes == 1
+
+
+def test_tensors_that_kernels_do_not_take_are_recorded_otherwise_until_it_is_given_up() -> None:
+    class Picky(Program):
+        def launch(self, args, buffers, memory, stream):
+            if args[0].data_ptr() % 16:
+                raise NotRecordable("these kernels want aligned tensors")
+            super().launch(args, buffers, memory, stream)
+
+    def called(function: Graphed, aligned: bool) -> None:
+        values = torch.arange(9)
+        x = values.clone() if aligned else torch.cat([values[:1], values])[1:]
+        (expected,) = program.eagerly([values.clone()])
+        assert torch.equal(function([x])[0], expected)
+
+    machine = Machine()
+    program = Picky(machine, 1, STEPS, ["t3"], launches_only=True)
+    for turns, served in (((True, False, True, False), True), ((True, False, False, False, False, True), False)):
+        manager = FreshGraphs(machine.place(), 0)
+        function = Graphed(program, program.run, machine.place(), Settings(), lambda _, m=manager: m, lambda _: None)
+        for aligned in turns:
+            called(function, aligned)
+        told = function.reported()
+        assert told.any_size == served and ("want aligned tensors" in told.one_size) != served, str(told)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"outputs": "pool"}, "outputs lie in the pool"), ({"capture_sizes": (4,)}, "cudagraph_capture_sizes names")],
+)
+def test_what_keeps_a_recording_to_its_sizes_is_on_record(options: dict, reason: str) -> None:
+    told = graphed(Machine(), **options)[1].reported()
+    assert not told.any_size and told.one_size.startswith(reason) and told.one_size in str(told)
+
+
+def test_launches_that_are_other_ones_at_other_sizes_are_recorded_a_size() -> None:
+    class Fickle(Program):
+        def launch(self, args, buffers, memory, stream):
+            super().launch(args, buffers, memory, stream)
+            if args[0].shape[0] > 6:
+                self.machine.launch("plus", lambda *tensors: None, buffers[0])
+
+    machine = Machine()
+    program = Fickle(machine, 1, STEPS, ["t3"], launches_only=True)
+    manager = FreshGraphs(machine.place(), 0)
+    function = Graphed(program, program.run, machine.place(), Settings(), lambda _: manager, lambda _: None)
+    for length in (4, 4, 9, 9, 5, 9, 4):
+        x = torch.arange(length)
+        (expected,) = program.eagerly([x.clone()])
+        assert torch.equal(function([x.clone()])[0], expected)
+    told = function.reported()
+    assert told.recordings == 2 and told.any_size and told.sizes == 1, "9 is recorded by itself"
+
+
+PARTS = (
+    lambda x, y, a: torch.softmax(torch.relu(x) * a + y, -1),
+    lambda x, y, a: x - x.sum(0, keepdim=True),
+    lambda x, y, a: torch.cumsum(x, 1) + y.amax(),
+    lambda x, y, a: (x.t().contiguous() * a).t() + y,
+    lambda x, y, a: x.flip(0) * y.mean(),
+)
+
+
+def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: random.Random) -> None:
+    """A program of these parts gives eager's results at all sizes, by one recording a graph."""
+
+    def program(x, y, a):
+        for part in chosen:
+            x = part(x, y, a)
+        return x, x.amax(1), x[1:]
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(program, dynamic=True, plugins=[world.plugin], options=options)
+    kept = []
+    for n, m in sizes:
+        x, y, a = rand(n, m), rand(m), r.choice((0.5, -2.0, 3.25))
+        kept.append((compiled(x, y, a), program(x, y, a)))
+    for found, expected in kept:
+        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected], rtol=1e-4, atol=1e-5)
+        assert [t.stride() for t in found] == [t.stride() for t in expected]
+    told = cudagraphs.report().functions  # a graph each where sizes are equal, and where they are not
+    assert sum(f.replays + f.warm_ups for f in told) == len(sizes) and max(f.replays for f in told) > 1
+    assert all((f.any_size, f.recordings) == (True, 1) for f in told if f.recordings), cudagraphs.report()
+    assert all(pool.reserved_bytes == 0 for pool in cudagraphs.report().pools)
+
+
+@on_acme
+def test_a_plan_of_kernels_is_recorded_once_for_all_sizes(world: World) -> None:
+    served_by_one(world, list(PARTS), [(3, 5), (3, 5), (7, 4), (2, 12), (9, 5)], random.Random(0))
+
+
+@pytest.mark.thorough
+@on_acme
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 1 << 30))
+def test_any_plan_of_kernels_is_recorded_once_for_all_sizes(world: World, seed: int) -> None:
+    turret.reset()
+    r = random.Random(seed)
+    chosen = [r.choice(PARTS) for _ in range(r.randint(1, 4))]
+    sizes = [(n := r.randint(2, 9), r.choice([m for m in range(2, 12) if m != n])) for _ in range(7)]
+    served_by_one(world, chosen, sizes, r)
+
+
+@on_acme
+def test_a_graph_with_a_library_call_says_why_it_is_recorded_a_size(world: World) -> None:
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(lambda x, w: torch.relu(x @ w), dynamic=True, plugins=[world.plugin], options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (3, 3, 5, 5):
+            x, w = rand(n, 4), rand(4, 6)
+            torch.testing.assert_close(compiled(x, w).cpu(), torch.relu(x @ w).cpu())
+    (told,) = (f for f in cudagraphs.report().functions if f.recordings)
+    assert told.recordings == 2 and not told.any_size
+    assert told.one_size == "grids and arguments of aten::mm.default are not known ahead of a call", told.one_size
+
+
+@on_acme
+def test_inputs_that_alias_or_are_written_to_are_as_in_a_call(world: World) -> None:
+    def program(x, y):
+        x.mul_(2)
+        return x.sum(0) + y, x[1:]
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(program, dynamic=True, plugins=[world.plugin], options=options)
+    for n in (4, 4, 7, 3, 9, 9):
+        x, y = rand(n, 5), rand(5)
+        other = x.clone()
+        found, expected = compiled(x, y), program(other, y)
+        torch.testing.assert_close([t.cpu() for t in (*found, x)], [t.cpu() for t in (*expected, other)])
+        assert found[1].data_ptr() == x[1:].data_ptr()
