@@ -38,14 +38,13 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
     graph = joint.module.graph
     order = {node: i for i, node in enumerate(graph.nodes)}
     primals = tuple(node for node in graph.nodes if node.op == "placeholder")
-    late = _of_backwards(graph)
+    late = _late(graph)
     outputs = [o for o in output_nodes(graph) if isinstance(o, fx.Node)]
     effects = [node for node in graph.nodes if is_effectful(node)]
     live = _ancestors([*outputs, *effects])
     backward = tuple(node for node in graph.nodes if node in live and node in late)
     needed = frozenset(source for node in backward for source in node.all_input_nodes if source not in late)
-    before = _ancestors(needed)
-    candidates = tuple(node for node in graph.nodes if node in before)
+    candidates = tuple(node for node in graph.nodes if node in _ancestors(needed))
     early = [node for node in (*outputs, *effects) if node not in late]
     return JointAnalysis(
         primals=primals,
@@ -64,11 +63,12 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
     )
 
 
-def _of_backwards(graph: fx.Graph) -> set[fx.Node]:
-    """The calls of the backwards, and those that read what these give."""
+def _late(graph: fx.Graph) -> set[fx.Node]:
+    """The calls of backwards inside a graph, and all that reads what they give."""
     late: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "call_function" and (node.meta.get("of_backward") or not late.isdisjoint(node.all_input_nodes)):
+        marked = node.meta.get("of_backward") or not late.isdisjoint(node.all_input_nodes)
+        if node.op == "call_function" and marked:
             late.add(node)
     return late
 

@@ -44,14 +44,22 @@ def step_in_grad_mode(t: Tracer, function: Function, args: list[Value], kwargs: 
 
 @registry.module("torch._compile")
 def call_hidden(t: Tracer, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """The call of a method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other."""
+    """The call of what optimizers hide from torch's own compiler; None for any other.
+
+    Always hidden is ``zero_grad``; the function of an optimizer's step is where its step counts lie on a GPU, which
+    as tensors are nothing that capture has to read.
+    """
     if function.object.__code__ is not _DISABLED:
         return None
     inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
     hidden = inner.content.realize() if inner.content is not None else None
-    if not isinstance(hidden, Function) or hidden.object.__name__ != "zero_grad":
-        return None
-    return t.call(hidden, args, kwargs)
+    return t.call(hidden, args, kwargs) if isinstance(hidden, Function) and _is_of_optimizer(hidden.object) else None
+
+
+def _is_of_optimizer(function: types.FunctionType) -> bool:
+    """Whether a function that torch's compiler is kept from is ``zero_grad`` or the function of a step (``adam``)."""
+    is_step = function.__module__.startswith("torch.optim.") and function.__qualname__ == function.__name__
+    return is_step or function.__name__ == "zero_grad"
 
 
 _DISABLED: types.CodeType = disable_dynamo(lambda: None).__code__

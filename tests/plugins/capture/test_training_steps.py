@@ -209,7 +209,7 @@ def through(**options: Any) -> Callable[[Callable], Callable]:
     return lambda step: turret.compile(step, options=options)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(recipe=recipes())
 def test_a_step_is_one_graph_and_does_what_eager_does(recipe):
     observed: list[Observed] = []
@@ -219,13 +219,13 @@ def test_a_step_is_one_graph_and_does_what_eager_does(recipe):
     assert len(seen.graphs) <= 3, seen.recompiles
 
 
-@pytest.mark.parametrize("model", sorted(_MODELS))
+@pytest.mark.parametrize("model", ["dropout", "layers", "shared"])
 def test_a_compiled_step_does_what_eager_does(model):
     check(Recipe(model, optimizer="Adam", options={"lr": 0.01}, clip=0.1, batches=2), through())
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(recipe=recipes())
 def test_any_compiled_step_does_what_eager_does(recipe):
     check(recipe, through())

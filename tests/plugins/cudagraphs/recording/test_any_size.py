@@ -79,7 +79,9 @@ def test_tensors_that_kernels_do_not_take_are_recorded_otherwise_until_it_is_giv
     program = Picky(machine, 1, STEPS, ["t3"], launches_only=True)
     for turns, served in (((True, False, True, False), True), ((True, False, False, False, False, True), False)):
         manager = FreshGraphs(machine.recording_device(), 0)
-        function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _, m=manager: m, lambda _: None)
+        function = Graphed(
+            program, program.run, machine.recording_device(), Settings(), lambda _, m=manager: m, lambda _: None
+        )
         for aligned in turns:
             called(function, aligned)
         told = function.reported()
