@@ -44,7 +44,8 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
     live = _ancestors([*outputs, *effects])
     backward = tuple(node for node in graph.nodes if node in live and node in late)
     needed = frozenset(source for node in backward for source in node.all_input_nodes if source not in late)
-    candidates = tuple(node for node in graph.nodes if node in _ancestors(needed))
+    before = _ancestors(needed)
+    candidates = tuple(node for node in graph.nodes if node in before)
     early = [node for node in (*outputs, *effects) if node not in late]
     return JointAnalysis(
         primals=primals,
