@@ -8,6 +8,7 @@ import functools
 import graphlib
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def imports(folders: dict[str, Path]) -> dict[str, set[str]]:
     return found
 
 
+FOLDERS = ("core", "plugins", "contrib")
 PACKAGES = {"turret": ROOT / "core", "turret.plugins": ROOT / "plugins", "turret.contrib": ROOT / "contrib"}
 
 
@@ -105,6 +107,26 @@ def test_no_function_makes_more_than_fourteen_decisions():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 15
     }
     assert found == set()
+
+
+def test_a_context_is_not_anything():
+    found = {
+        f"{path.relative_to(ROOT)} {node.lineno}"
+        for path in modules_of(*FOLDERS)
+        for node in parsed(path)
+        if isinstance(node, ast.arg) and node.arg == "context" and node.annotation is not None
+        if ast.unparse(node.annotation) == "Any"
+    }
+    assert found == set()
+
+
+TABLES = frozenset(("plugins/capture/handlers", "plugins/capture/values"))
+"""Folders with a module for each kind of thing, however many there are."""
+
+
+def test_a_folder_holds_about_twelve_modules():
+    modules = Counter(str(path.parent.relative_to(ROOT)) for path in modules_of(*FOLDERS) if path.name != "__init__.py")
+    assert {folder: count for folder, count in modules.items() if count > 14 and folder not in TABLES} == {}
 
 
 def private_names_of_torch(path: Path) -> set[str]:

@@ -167,7 +167,7 @@ def turret_capture(
 
 
 def _data_dependent(config: Config) -> dict[str, bool]:
-    """The settings of torch._dynamo for numbers that depend on data, where they are asked for here."""
+    """The settings of torch._dynamo for unbacked symbols, where they are asked for here."""
     names = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
     return {name: True for name in names if getattr(config, name)}
 

@@ -46,8 +46,8 @@ def emit_recompile(context: CompileContext, failure: Any) -> None:
     if "BACKEND_MATCH" in failure.reason:
         return
     code = failure.orig_code
-    place = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-    context.emit("recompile", stage="capture", name=code.co_name, message=f"{place}\n  {failure.reason}")
+    location = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+    context.emit("recompile", stage="capture", name=code.co_name, message=f"{location}\n  {failure.reason}")
 
 
 def guard_filter(context: CompileContext) -> Callable[[Any], list[bool]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -13,9 +13,6 @@ from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import Target
 from turret.plan import Plan
 from turret.storage.libraries import built_library
-
-if TYPE_CHECKING:
-    from turret.ir import Schedule
 
 
 class Plugin:
@@ -34,7 +31,7 @@ class Plugin:
         return opencl_device(type(device))
 
     @turret.hookimpl
-    def turret_codegen(self, context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    def turret_codegen(self, context: CompileContext, schedule: Any, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
         if "opencl" not in device_for(target.device_type).kernel_languages:
             return None
@@ -54,7 +51,6 @@ class Plugin:
                 sources[made.name] = made.source
                 places = [*map(draft.slot_of.get, made.tensors), *map(draft.size_slot.get, made.symbols), *made.streams]
                 steps[segment.name].append((made.groups, [list(sources).index(made.name), *places]))
-        source, table = program(sources), json.dumps(steps)
-        key = source, table, driver().name
+        key = source, table, _ = program(sources), json.dumps(steps), driver().name
         build = lambda: {BINARY: driver().compile(source), STEPS: table.encode()}  # noqa: E731
         return attrs.evolve(draft.plan, source=source, library=built_library(context, BINARY, key, build))

@@ -14,17 +14,17 @@ from turret.hooks.hookspecs import hookimpl
 
 @attrs.frozen
 class BreakReason:
-    """Why a graph broke: ``reason``, and ``place``, the line of the program."""
+    """Why a graph broke: ``reason``, and ``location``, the line of the program."""
 
     reason: str
-    place: str
+    location: str
 
     @classmethod
     def of(cls, message: str) -> BreakReason:
-        """Of the message of a graph break: the place, perhaps the line's text, the reason, calls and a hint."""
-        place, *lines = (line.strip() for line in message.splitlines())
+        """Of the message of a graph break: the location, perhaps the line's text, the reason, calls and a hint."""
+        location, *lines = (line.strip() for line in message.splitlines())
         told = [line for line in lines if not line.startswith(("called from", "hint:"))]
-        return cls(told[-1] if told else "", place)
+        return cls(told[-1] if told else "", location)
 
 
 @attrs.frozen

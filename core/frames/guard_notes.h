@@ -1,9 +1,9 @@
 // CachedReads of what a reading rests on: words of memory that have to stay as they are.
 //
-// A word that refers to an object vouches for the object's address alone, and addresses are used again.  What else may
+// A word that refers to an object proves the object's address alone, and addresses are used again.  What else may
 // be relied on has to be noted too: the object's type and the words that were read in it; or the reference is held, where
 // the object is a plain constant, which keeps nothing of the user's alive.  Versions are different, for no two dicts or
-// classes ever have the same: what a version vouches for has been referred to ever since.
+// classes ever have the same: what a version proves has been referred to ever since.
 #pragma once
 
 #include <unordered_set>
@@ -94,7 +94,7 @@ class CachedReads {
     if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object)) type_word(object);
   }
   // That what lies at an address that was found in a word is still what it was, or at least of the same class.
-  void vouch(PyObject* object) {
+  void prove(PyObject* object) {
     if (!is_immutable(object))
       type_word(object);
     else if (noted_.insert(object).second)

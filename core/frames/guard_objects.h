@@ -16,7 +16,7 @@ inline getter dict_getter = nullptr;        // what gives the __dict__ of instan
 
 struct Reading {
   Held value;
-  bool fixed = false;        // whether the notes vouch for it
+  bool fixed = false;        // whether the notes prove it
   bool referred = false;     // whether what they rest on has referred to it ever since, so that it is the same object
   bool of_instance = false;  // it is the __dict__ of the instance `value`, which need not be there as a dict
 };
@@ -227,6 +227,25 @@ inline Answer read_attribute(PyObject* object, PyObject* name, int holder, Cache
   return type->tp_getattro == PyObject_GenericGetAttr ? NO : UNSURE;  // else there may be a __getattr__
 }
 
+// Whether an attribute of tensors is one that autograd keeps for them: a gradient, or hooks.
+inline bool is_autograd_field(PyObject* name) {
+  static PyObject* const names[] = {PyUnicode_InternFromString("grad"), PyUnicode_InternFromString("_backward_hooks"),
+                                    PyUnicode_InternFromString("_post_accumulate_grad_hooks")};
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// Such an attribute of a plain tensor.  Nothing tells when it changes, so it is read anew each time.
+inline Answer read_autograd_field(PyObject* object, PyObject* name, Reading& out) {
+  PyObject* of_class = _PyType_Lookup(Py_TYPE(object), name);
+  if (!of_class || Py_TYPE(of_class) != &PyGetSetDescr_Type) return UNSURE;
+  const PyGetSetDef* fields = reinterpret_cast<PyGetSetDescrObject*>(of_class)->d_getset;
+  out.value = Held(fields->get(object, fields->closure));
+  out.fixed = false;
+  if (out.value) return YES;
+  PyErr_Clear();
+  return UNSURE;
+}
+
 // Which container's own item look-up a step makes.
 enum class Container { NONE, DICT, LIST, TUPLE };
 
@@ -310,14 +329,14 @@ inline PyObject* behind_proxy(PyObject* object, CachedReads* notes) {
   PyObject** mapping = &reinterpret_cast<Proxy*>(object)->mapping;
   if (notes) {
     notes->reference(mapping);
-    notes->vouch(*mapping);
+    notes->prove(*mapping);
   }
   return *mapping;
 }
 
 // list(dict)[index] or list(dict.values())[index]
 inline Answer read_nth(PyObject* dict, Py_ssize_t index, bool value, int holder, CachedReads* notes, Reading& out) {
-  if (!PyDict_CheckExact(dict)) return UNSURE;
+  if (!is_dict_in_order(dict)) return UNSURE;
   Py_ssize_t position = 0;
   PyObject *key, *item;
   for (Py_ssize_t n = 0; PyDict_Next(dict, &position, &key, &item); n++) {

@@ -34,26 +34,26 @@ struct Register {
   PyObject* object = nullptr;  // held
   uint64_t call = 0;           // the call that it was read in
   Answer answer = NO;
-  bool fixed = false;          // the notes vouch for it
+  bool fixed = false;          // the notes prove it
   bool referred = false;       // and it has been referred to ever since
   bool of_class = false;       // the namespace of a class, which Python sees through a proxy
   bool of_instance = false;    // the namespace of the instance `object`
 };
 
-// What the notes vouch for at a step.
+// What the notes prove at a step.
 struct Known {
   PyObject* object = nullptr;  // borrowed; null: nothing
   bool of_class = false;
   bool of_instance = false;
 };
 
-// What the last full check that went well has left: the notes, and what they do not vouch for.
+// What the last full check that went well has left: the notes, and what they do not prove.
 struct Memory {
   explicit Memory(std::vector<AccessProfile>& habits) : notes(habits) {}
 
   CachedReads notes;
   std::vector<int> early, late;   // checks that the notes do not imply: to be made before the notes, and after them
-  std::vector<Known> known;       // for each step what the notes vouch for
+  std::vector<Known> known;       // for each step what the notes prove
   std::vector<int> unsure;        // guards that are left to Python
 };
 
@@ -128,7 +128,7 @@ class Run {
  private:
   Program& p;
   PyObject* const* arguments;
-  const std::vector<Known>* known_ = nullptr;  // what the notes, found unchanged, vouch for
+  const std::vector<Known>* known_ = nullptr;  // what the notes, found unchanged, prove
   CachedReads* taking_ = nullptr;                        // the notes, where they are being taken
 
   // Checks in order; one that fails is tried first the next time.
@@ -257,7 +257,7 @@ class Run {
     PyObject* object = reg.object = Py_NewRef(out.value.get());
     if (taking_) reg.fixed = out.fixed && stays(number, object);
     reg.referred = out.referred;
-    if (reg.fixed && !out.referred) taking_->vouch(object);
+    if (reg.fixed && !out.referred) taking_->prove(object);
     const Step& step = p.steps[number];
     if (step.base >= 0) reg.of_class = is_namespace(step, p.registers[step.base]);
     reg.of_instance = out.of_instance;
@@ -326,6 +326,10 @@ class Run {
       object = behind_proxy(object, notes);
     switch (step.kind) {
       case StepKind::ATTRIBUTE:
+        if (is_plain_tensor(object) && is_autograd_field(step.key)) {
+          if (!p.modes_checked && function_modes_in_use()) return UNSURE;
+          return read_autograd_field(object, step.key, out);
+        }
         return read_attribute(object, step.key, step.base, notes, out);
       case StepKind::ITEM:
         return read_item(object, step.key, Container::NONE, step.base, notes, out);
@@ -438,6 +442,8 @@ class Run {
         return judge_member(object, check.expected, check.kind == CheckKind::OWNER, notes, implied);
       case CheckKind::MRO:
         return judge_mro(object, check.expected, notes, implied);
+      case CheckKind::NO_VIEW:
+        return is_no_view(object);
       case CheckKind::ANSWER:
         return judge_answer(object, check.expected);
       default:

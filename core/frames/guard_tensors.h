@@ -245,6 +245,16 @@ inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
   return answer == YES && facts.watches_marks ? check_marks(facts, object) : answer;
 }
 
+// Whether autograd takes a tensor for no view.
+inline Answer is_no_view(PyObject* object) {
+  if (!is_plain_tensor(object)) return UNSURE;
+  try {
+    return tensor_of(object).is_view() ? NO : YES;
+  } catch (...) {
+    return UNSURE;
+  }
+}
+
 // The storage that a tensor lies in; null where it has none of its own.
 inline const void* storage_of(PyObject* object) {
   try {

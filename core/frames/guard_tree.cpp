@@ -3,7 +3,7 @@
 // A tree answers a call in one of two ways.  The full way takes every step.  What it read, it notes: words of memory
 // (versions of dicts and of classes, types, list items, ...) that together imply that the same steps lead to the same
 // objects and that the guards on them hold.  The next call compares those words, and checks in full only what they
-// cannot vouch for: tensors, and what hangs on arguments that are others at each call.  No note keeps more alive than
+// cannot prove: tensors, and what hangs on arguments that are others at each call.  No note keeps more alive than
 // plain constants: the words are compared in the order in which they were read, so that each one lies in an object that
 // the words before it have shown to be the one it was, or one that would lead to the same answers.
 //
@@ -292,20 +292,21 @@ bool set_autocast_devices(PyObject* names) {
   return true;
 }
 
-// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class, autocast devices,
+// setup(tensors, addresses, Parameter, OrderedDict, defaultdict, device, Size, __dict__ descriptor of a class, autocast devices,
 //       namespace of torch.autograd.forward_ad)
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor, *autocast, *forward;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOO!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
-                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast, &PyDict_Type,
+  PyObject *tensors, *addresses, *parameter, *ordered, *defaults, *device, *size, *descriptor, *autocast, *forward;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOOO!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
+                        &defaults,                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast, &PyDict_Type,
                         &forward) ||
       !set_autocast_devices(autocast))
     return nullptr;
-  if (!is_setup(tensors, addresses, {parameter, ordered, device, size}))
-    return PyErr_Format(PyExc_TypeError, "setup takes tensors, their addresses, four classes and a descriptor");
+  if (!is_setup(tensors, addresses, {parameter, ordered, defaults, device, size}))
+    return PyErr_Format(PyExc_TypeError, "setup takes tensors, their addresses, five classes and a descriptor");
   tensor_type = Py_TYPE(PyTuple_GET_ITEM(tensors, 0));
   parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
   ordered_dict_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(ordered));
+  default_dict_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(defaults));
   device_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(device));
   size_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(size));
   forward_ad_names = Py_NewRef(forward);

@@ -66,6 +66,7 @@ class CheckKind(enum.IntEnum):
     OWNER = 14
     MRO = 15
     ANSWER = 16
+    NO_VIEW = 17
 
 
 def check_of(guards: GuardSet) -> GuardCheck:
@@ -182,7 +183,7 @@ def _translate(guards: GuardSet, native: Any) -> GuardCheck:
     def in_python(numbers: tuple[int, ...]) -> GuardCheck:
         return GuardSet(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
 
-    # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.
+    # A guard on torch's modes holds for tensors, wherever it is checked: no mode in Python answers for them.
     modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)
     left = tuple(made.left)
     check: GuardCheck = native.tree(made.steps, made.checks, left, in_python, guards.parameters, modes_checked)
@@ -240,6 +241,8 @@ class _Translation:
                 return guard.kind, (name,) if found is nothing else (name, found), ()
             case "MRO" | "ANSWER":
                 return guard.kind, expected, ()
+            case "NO_VIEW":
+                return guard.kind, None, ()
             case "IS":
                 return "SAME", None, ()
             case "SAME" | "NOT_SAME":
@@ -332,7 +335,8 @@ def load() -> Any:
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
-        tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
+        tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict,
+        collections.defaultdict, torch.device,
         torch.Size, descriptor, AUTOCAST_DEVICES, vars(torch.autograd.forward_ad),
     )  # fmt: skip
     return module

@@ -8,6 +8,7 @@
 namespace turret {
 
 inline PyTypeObject* ordered_dict_type = nullptr;
+inline PyTypeObject* default_dict_type = nullptr;
 
 // Equality of plain values that tells types, signs of zero and NaN apart.
 inline Answer same_constant(PyObject* found, PyObject* expected) {
@@ -48,10 +49,15 @@ inline bool is_identity(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
 }
 
+// Whether an object is a dict whose items are those of the dict, in its order: what a missing key makes is another matter.
+inline bool is_dict_in_order(PyObject* object) {
+  return PyDict_CheckExact(object) || Py_TYPE(object) == default_dict_type;
+}
+
 // Whether len() of an object is its own size, untouched by a subclass; -1 where that is not known.
 inline Py_ssize_t plain_length(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  if (PyDict_CheckExact(object) || type == ordered_dict_type) return PyDict_GET_SIZE(object);
+  if (is_dict_in_order(object) || type == ordered_dict_type) return PyDict_GET_SIZE(object);
   if (PyList_CheckExact(object) || PyTuple_CheckExact(object) || type == size_type) return Py_SIZE(object);
   if (PyAnySet_CheckExact(object)) return PySet_GET_SIZE(object);
   if (is_text(object)) return PyUnicode_GET_LENGTH(object);
@@ -96,7 +102,7 @@ inline Answer same_ordered_keys(PyObject* dict, PyObject* expected) {
 // Whether the keys of a dict are the expected ones, in order.
 inline Answer same_keys(PyObject* dict, PyObject* expected) {
   const bool ordered = Py_TYPE(dict) == ordered_dict_type;
-  if (!PyDict_CheckExact(dict) && !ordered) return UNSURE;
+  if (!is_dict_in_order(dict) && !ordered) return UNSURE;
   if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(expected)) return NO;
   if (ordered) return same_ordered_keys(dict, expected);
   Py_ssize_t position = 0;

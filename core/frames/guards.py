@@ -318,6 +318,7 @@ KINDS: dict[str, Check] = {
     "OWNER": _check_owner,
     "MRO": _check_mro,
     "ANSWER": _check_answer,
+    "NO_VIEW": lambda g, w, h: f"not {h[0]}._is_view()",
     "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
 }
 """For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""

@@ -113,6 +113,19 @@ class TraceModes:
 
 
 @contextlib.contextmanager
+def attention_by(kernel: str) -> Iterator[None]:
+    """Within it attention runs by one kernel (a name of ``attention_enabled``), whatever the program allows."""
+    before = {name: is_enabled() for name, is_enabled in attention_enabled.items()}
+    try:
+        for name, set_enabled in set_attention_enabled.items():
+            set_enabled(name == kernel)
+        yield
+    finally:
+        for name, set_enabled in set_attention_enabled.items():
+            set_enabled(before[name])
+
+
+@contextlib.contextmanager
 def autograd_by_itself() -> Iterator[None]:
     """Within it autograd records and runs on its own, as a trace needs it to.
 

@@ -11,13 +11,22 @@ import torch
 from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.registration.vouched_ops import voucher
+from turret.hooks.registration.covered_ops import cover
 from turret.torch_compat.operators.ops import HigherOrderOperator
 
 
 def out_variant(op: Any) -> Any | None:
     """The overload of ``op`` that writes its one tensor result to ``out`` without a copy, or None."""
-    return _PLANNED.get(op)
+    planned = _PLANNED.get(op)
+    return resolve_op(f"{_OWN_PLANNED}.out") if planned is None and _is_own_planned(op) else planned
+
+
+_OWN_PLANNED = "turret::attention_parts"
+"""An op of Turret's own that code generators write themselves, into the buffer."""
+
+
+def _is_own_planned(op: Any) -> bool:
+    return not isinstance(op, HigherOrderOperator) and op_name(op) == f"{_OWN_PLANNED}.default"
 
 
 _PLANNED = {
@@ -122,7 +131,7 @@ def is_trusted(name: str) -> bool:
 
 def has_true_fake(name: str) -> bool:
     """Whether an op's fake implementation is taken to be true: torch's, Turret's, or one that a plugin answers for."""
-    return is_trusted(name) or bool(voucher(name.partition("::")[0]))
+    return is_trusted(name) or bool(cover(name.partition("::")[0]))
 
 
 def op_name(op: Any) -> str:
@@ -155,6 +164,7 @@ def _resolve(name: str) -> Any:
 
 def define_own_ops() -> None:
     """Make the operators of the namespace ``turret`` known, which what was stored may name."""
+    import turret.graph.ops.attention_ops
     import turret.graph.ops.failing_ops
     import turret.graph.ops.library_ops
     import turret.graph.ops.memory_ops

@@ -17,6 +17,7 @@ from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
+from turret.torch_compat.operators.ops import HigherOrderOperator, fake_functions_of_operators
 
 aten = torch.ops.aten
 Arguments = tuple[Any, ...]
@@ -32,10 +33,15 @@ def corrected(func: Any, run: Run, args: Arguments, kwargs: Mapping[str, Any]) -
 class CorrectedFakeTensorMode(FakeTensorMode):
     """A fake tensor mode whose ops give ``corrected`` results."""
 
+    supports_higher_order_operators = True
+
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not types and isinstance(func, HigherOrderOperator) and func not in fake_functions_of_operators():
+            handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
+            return NotImplemented if handler is None else handler(self, *args, **kwargs)
         if func not in _CORRECTIONS or any(map(is_wrapper, types)):
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch

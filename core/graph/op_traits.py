@@ -175,13 +175,13 @@ def called_name(target: Any) -> str:
     return f"aten::{target if isinstance(target, str) else getattr(target, '__name__', '')}"
 
 
-BINDS = "binds"
-"""Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
+SYMBOL_BINDINGS = "symbol_bindings"
+"""Key of a node's ``meta``: the unbacked symbols that the call gives (``ir.Binding``)."""
 
 
 def defines_unbacked_symbols(node: fx.Node) -> bool:
     """Whether a call gives numbers that are known once it has run: it has to run once, where the trace has it."""
-    return BINDS in node.meta
+    return SYMBOL_BINDINGS in node.meta
 
 
 def is_view(node: fx.Node) -> bool:

@@ -77,11 +77,25 @@ class ProductTime:
 
 
 @attrs.frozen
+class AttentionCosts:
+    """What attention of few queries takes on a device, in microseconds.
+
+    A call of the library takes ``launch``, and each of its programs walks the keys and values of one head at
+    ``walk_rate`` bytes a microsecond.  ``split``: both kernels of the attention split over keys.
+    """
+
+    launch: float
+    walk_rate: float
+    split: ProductTime
+
+
+@attrs.frozen
 class ProductCosts:
     """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
 
     ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles.
 
+    ``attention``: that of few queries; None where it stays a call.
     ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
     rows of an operand or of the result begin at no multiple of 16 bytes.
     """
@@ -92,6 +106,7 @@ class ProductCosts:
     tiles: ProductTime
     kernel: ProductTime
     misaligned: float
+    attention: AttentionCosts | None = None
 
 
 @attrs.frozen(eq=False)
@@ -100,10 +115,10 @@ class Segment:
 
     ``run(*leading, slots, sizes, stream) -> status``, 0 for success: the addresses of the table of slots (where each
     slot's first element lies) and of that of sizes (int64), and what ``Device.stream_getter`` gives.  Where a device
-    keeps no arenas the arena's address comes behind the slots, and those in it (``place`` is ``arena``) lie ``number``
-    bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes, stream,
-    tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or makes
-    it good.
+    keeps no arenas the arena's address comes behind the slots, and those in it (``storage`` is ``arena``) lie
+    ``number`` bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes,
+    stream, tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or
+    makes it good.
     """
 
     run: Callable[..., int]

@@ -17,6 +17,7 @@ import torch
 from turret.errors import PluginError
 from turret.hooks.device_types import (
     Allocator,
+    AttentionCosts,
     Costs,
     Device,
     KernelFamily,
@@ -38,6 +39,7 @@ __all__ = [
     "OUT_OF_RANGE",
     "ZERO_DIVISION",
     "Allocator",
+    "AttentionCosts",
     "Costs",
     "Device",
     "KernelFamily",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         Target,
     )
     from turret.hooks.signature import GraphSignature
-    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
+    from turret.ir import AttentionCandidate, FusionCandidate, LoopProgram, ProductCandidate, Schedule
     from turret.plan import Plan
 
 hookspec = pluggy.HookspecMarker("turret")
@@ -204,8 +204,11 @@ def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> 
 
 
 @hookspec(firstresult=True)
-def turret_choice_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
-    """Microseconds that one way of computing a matrix product takes, what is computed along with it included.
+def turret_choice_cost(
+    context: CompileContext, candidate: ProductCandidate | AttentionCandidate, target: Target
+) -> float | None:
+    """Microseconds that one way of computing a matrix product takes, what is computed along with it included; or one of
+    computing the attention of few queries.
 
     Of the ways that get an answer the cheapest is taken (``inf`` forbids one); a call where none but it gets one.
     First result.

@@ -45,7 +45,7 @@ class NodeMeta(TypedDict, total=False):
     """``"is_forward"`` or ``"is_backward"``.  Written by the joint trace; read by
     the partition."""
 
-    binds: tuple[Binding, ...]
+    symbol_bindings: tuple[Binding, ...]
     """The unbacked symbols that a call gives.  Written by the joint trace; read by graph compilers and lowering."""
 
     condition: sympy.Basic

@@ -19,8 +19,8 @@ from turret.errors import OptionError, PluginError
 from turret.hooks import hookspecs
 from turret.hooks.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
 from turret.hooks.registration.blame import blamed, blaming, claimant
+from turret.hooks.registration.covered_ops import register_namespaces
 from turret.hooks.registration.plugin_order import arrange, in_order
-from turret.hooks.registration.vouched_ops import vouch
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -90,7 +90,7 @@ def create(extra: tuple[Any, ...] = ()) -> Manager:
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
     arrange(manager)
-    vouch(manager)
+    register_namespaces(manager)
     manager.options = _declared_options(manager)
     return manager
 

@@ -47,6 +47,7 @@ from turret.ir.program import (
     used,
 )
 from turret.ir.schedule import (
+    AttentionCandidate,
     BufferPlan,
     FusionCandidate,
     FusionDecision,
@@ -64,6 +65,7 @@ from turret.ir.verify import verify
 
 __all__ = [
     "OPS",
+    "AttentionCandidate",
     "Binding",
     "BufferPlan",
     "Contraction",

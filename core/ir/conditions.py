@@ -1,6 +1,6 @@
 """Conditions around reductions and scans: moved from where a result is wanted to what it is made of.
 
-A value under a condition (inside of ``masked``) may be harmful to compute where the condition does not hold: its loads
+A value under a condition (inside of ``masked``) may be unsafe to compute where the condition does not hold: its loads
 may lie outside of their tensors.  A code generator therefore computes such a value under its condition.  That cannot be
 done to a reduction along a row, which has one value for the whole row, or to a scan, which needs every element up to
 one: under a condition that differs from element to element they would leave elements out.
@@ -29,20 +29,20 @@ Predicate = Callable[[Expr], bool]
 
 
 class NeedsMask:
-    """Whether evaluating an expression where it is masked off could do harm: an out-of-bounds load, an error reported.
+    """Whether evaluating an expression where it is masked off is unsafe: an out-of-bounds load, an error reported.
 
-    ``harms`` tells of single nodes other than checks of indices; below those that are ``settled`` nothing is looked at.
+    ``unsafe`` tells of single nodes other than checks of indices; what is below ``settled`` ones is not looked at.
     """
 
-    def __init__(self, harms: Predicate, settled: Predicate = lambda node: False) -> None:
-        self.harms, self.settled = harms, settled
+    def __init__(self, unsafe: Predicate, settled: Predicate = lambda node: False) -> None:
+        self.unsafe, self.settled = unsafe, settled
         self._found: dict[Expr, bool] = {}
 
     def __call__(self, expr: Expr) -> bool:
         found = self._found.get(expr)
         if found is None:
             found = not self.settled(expr) and (
-                expr.op == "check_index" or self.harms(expr) or any(map(self, expr.children()))
+                expr.op == "check_index" or self.unsafe(expr) or any(map(self, expr.children()))
             )
             self._found[expr] = found
         return found
@@ -51,7 +51,7 @@ class NeedsMask:
 def both(outer: Expr | None, condition: Expr, needs_mask: Predicate) -> Expr:
     """The condition of what is inside of two; the inner one is only evaluated where the outer holds, if it must be.
 
-    ``needs_mask``: whether evaluating an expression where it is not wanted could do harm.
+    ``needs_mask``: whether evaluating an expression where it is not wanted would be unsafe.
     """
     if outer is None:
         return condition
@@ -114,8 +114,8 @@ class _ReportGuard:
         some = functools.reduce(
             functools.partial(call, "logical_and"), [call("gt", n, constant(0, torch.int64)) for n in sizes]
         )
-        harmless = constant(0 if check.op == "check_index" else 1, operand.dtype)
-        return call("masked", some, operand, harmless)
+        neutral = constant(0 if check.op == "check_index" else 1, operand.dtype)
+        return call("masked", some, operand, neutral)
 
 
 def mask_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:
@@ -144,13 +144,13 @@ class _OperandGuard:
     def __init__(
         self, roots: tuple[Expr, ...], row: tuple[Var, ...], tensors: dict[str, TensorDecl], reports: Predicate
     ) -> None:
-        def harms(node: Expr) -> bool:
+        def unsafe(node: Expr) -> bool:
             if node.op == "load":
                 offset = flat_offset(node.tensor, node.coords, tensors)
                 return not always_inside(offset, tensors[node.tensor])
             return reports(node)
 
-        self.row, self._needs_mask = frozenset(row), NeedsMask(harms)
+        self.row, self._needs_mask = frozenset(row), NeedsMask(unsafe)
         self._done: dict[tuple[Expr, Expr | None], Expr] = {}
         self._computed = _unconditional(roots)
 

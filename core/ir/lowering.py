@@ -367,12 +367,12 @@ class Builder:
         kwargs: dict[str, Any],
         fakes: Any,
         reason: str,
-        binds: tuple[Binding, ...] = (),
+        symbol_bindings: tuple[Binding, ...] = (),
     ) -> Any:
         """Call an op on tensors in memory; returns its results as ``fakes`` is built.
 
-        Numbers among them (the longest sequences of an attention) are those that the fakes tell; ``binds`` are those
-        that depend on data."""
+        Numbers among them (the longest sequences of an attention) are those that the fakes tell; ``symbol_bindings``
+        are those that depend on data."""
         arguments = tuple(self._argument(a) for a in args)
         named = {k: self._argument(v) for k, v in kwargs.items()}
         several = isinstance(fakes, list | tuple)
@@ -394,7 +394,7 @@ class Builder:
                 origins=self.origins(),
                 source=self.source(),
                 location=self.location(),
-                binds=binds,
+                symbol_bindings=symbol_bindings,
             )
         )
         values = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NoReturn
 
 from turret.errors import VerificationError
 from turret.graph.externs import may_return_alias
 from turret.ir.expr import loads
-from turret.ir.program import CopyInto, Extern, Ref, StridedView, defined, used
+from turret.ir.program import CopyInto, Extern, Ref, StridedView, TensorDecl, defined, used
 from turret.ir.schedule import BufferPlan, Kernel, Schedule, Step
 
 
@@ -19,9 +20,16 @@ def check_memory(schedule: Schedule) -> None:
     """
     born, dies = _lifetimes(schedule)
     buffers = schedule.memory.buffers
+    declarations = schedule.program.declarations() if schedule.program.overwritten else {}
+    heirs = Counter(buffer.reuses for buffer in buffers.values())
     for name, buffer in buffers.items():
-        if buffer.reuses is not None:
+        if name in born and buffer.reuses is not None and buffer.reuses == schedule.program.overwritten.get(name):
+            _check_overwritten(schedule, declarations[name], declarations[buffer.reuses], born, dies)
+        elif buffer.reuses is not None:
             _check_heir(schedule, name, buffer, born, dies)
+            if heirs[buffer.reuses] > 1:
+                all_of_them = sorted(n for n, b in buffers.items() if b.reuses == buffer.reuses)
+                _fail(schedule, f"{', '.join(all_of_them)} all reuse {buffer.reuses}")
         if buffer.arena_offset is not None:
             _check_in_arena(schedule, name, buffer.arena_offset, buffer.bytes)
             _check_life(schedule, name, born, dies)
@@ -80,29 +88,24 @@ def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, in
 def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
     reused = buffer.reuses
     assert reused is not None
-    if name in born and reused == schedule.program.overwritten.get(name):
-        _check_overwritten(schedule, name, reused, born, dies)
-        return
-    donor = schedule.memory.buffers.get(reused)
-    if donor is None or name not in born:
+    earlier = schedule.memory.buffers.get(reused)
+    if earlier is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
-    if donor.bytes != buffer.bytes or donor.arena_offset != buffer.arena_offset:
+    if earlier.bytes != buffer.bytes or earlier.arena_offset != buffer.arena_offset:
         _fail(schedule, f"{name} reuses {buffer.reuses}, but lies elsewhere or has another size")
     if dies[reused] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
         _fail(schedule, f"{name} reuses {reused}, which step {dies[reused]} still reads")
-    heirs = [n for n, b in schedule.memory.buffers.items() if b.reuses == buffer.reuses]
-    if len(heirs) > 1:
-        _fail(schedule, f"{', '.join(sorted(heirs))} all reuse {buffer.reuses}")
 
 
-def _check_overwritten(schedule: Schedule, name: str, target: str, born: dict[str, int], dies: dict[str, int]) -> None:
+def _check_overwritten(
+    schedule: Schedule, output: TensorDecl, target: TensorDecl, born: dict[str, int], dies: dict[str, int]
+) -> None:
     """An output that is made where an input lies, whose old elements nothing wants any more."""
-    if dies.get(target, -1) > born[name]:
-        _fail(schedule, f"{name} is made over the input {target}, which step {dies[target]} still reads")
-    declarations = schedule.program.declarations()
-    output, input_ = declarations[name], declarations[target]
-    if (output.shape, output.stride, output.dtype) != (input_.shape, input_.stride, input_.dtype):
-        _fail(schedule, f"{name} is made over the input {target}, which has another layout")
+    name, over = output.name, target.name
+    if dies.get(over, -1) > born[name]:
+        _fail(schedule, f"{name} is made over the input {over}, which step {dies[over]} still reads")
+    if (output.shape, output.stride, output.dtype) != (target.shape, target.stride, target.dtype):
+        _fail(schedule, f"{name} is made over the input {over}, which has another layout")
 
 
 def _lifetimes(schedule: Schedule) -> tuple[dict[str, int], dict[str, int]]:

@@ -133,8 +133,8 @@ class Extern:
     ``op`` is an ``OpOverload``.  ``args`` and ``kwargs`` hold ``Ref``, sizes (``Size``), plain values, and
     lists or tuples of them.  ``outputs`` has one entry for each tensor that the op returns (None where it
     returns None or the result is not used).  ``mutates`` names arguments that the op writes to.
-    ``binds`` are the numbers that the call gives.  ``reason`` says why it is not loops.  ``source`` is the user's line
-    where known, ``location`` its file and number.
+    ``symbol_bindings`` are the numbers that the call gives.  ``reason`` says why it is not loops.  ``source`` is
+    the user's line where known, ``location`` its file and number.
     """
 
     op: Any
@@ -146,7 +146,7 @@ class Extern:
     reason: str = ""
     origins: tuple[str, ...] = ()
     source: str = ""
-    binds: tuple[Binding, ...] = ()
+    symbol_bindings: tuple[Binding, ...] = ()
     location: str = ""
 
     def __str__(self) -> str:
@@ -261,7 +261,7 @@ def defined(statement: Statement) -> tuple[TensorDecl, ...]:
 def bound_symbols(statement: Statement) -> tuple[str, ...]:
     """Names of the numbers that are known once a statement has run."""
     if isinstance(statement, Extern):
-        return tuple(b.symbol for b in statement.binds)
+        return tuple(b.symbol for b in statement.symbol_bindings)
     return (statement.symbol,) if isinstance(statement, Number) else ()
 
 

@@ -134,10 +134,10 @@ class FusionDecision:
         return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
 
 
-ProductForm = Literal["library", "padded", "rows", "tiles"]
+ProductForm = Literal["library", "padded", "rows", "tiles", "split"]
 """How a matrix product is computed: by a call of the device's library; by a call on operands padded with zeros to sizes
 that the library is fast for; as rows, where one operand is a vector, each element a sum along a row; in tiles, by
-matrix instructions."""
+matrix instructions.  Attention: by a call, or split over the keys, the parts of which are put together by loops."""
 
 
 @attrs.frozen(eq=False)
@@ -186,9 +186,40 @@ class ProductCandidate:
         return self.batch * elements * self.dtype.itemsize
 
 
+@attrs.frozen(eq=False)
+class AttentionCandidate:
+    """One way of computing the attention of few queries that a call in the program asks for.
+
+    ``heads`` of all samples together, each with ``queries`` over ``keys`` of ``width`` elements.  ``parts`` of the keys
+    are computed side by side where the form is ``split``.  ``schedule``: the attention as a schedule of its own, built
+    when asked for.
+    """
+
+    form: ProductForm
+    template: Template
+    dtype: torch.dtype
+    heads: int
+    queries: int
+    keys: int
+    width: int
+    parts: int
+    build: Callable[[], Schedule] = attrs.field(repr=False)
+    is_static: bool = True
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        return self.build()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values, were all of them read once."""
+        return 2 * self.heads * self.keys * self.width * self.dtype.itemsize
+
+
 @attrs.frozen
 class ProductChoice:
-    """A line of the printed schedule: how a matrix product is computed, and what each way takes, in microseconds."""
+    """A line of the printed schedule: how a product, or attention, is computed, and what each way takes, in
+    microseconds."""
 
     product: str
     form: ProductForm

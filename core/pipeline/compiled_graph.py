@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
-from turret.frames.trace_modes import TraceModes, autocast_disabled, eagerly
+from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled, eagerly
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph
@@ -129,7 +129,8 @@ class CompiledGraph:
         module, modes = self.captured.module, self.modes
 
         def run(*args: Any) -> Sequence[Any]:
-            with modes.restored():
+            # Of the kernels for attention this one alone has gradients of its gradients.
+            with modes.restored(), attention_by("math"):
                 outputs: Sequence[Any] = module(*args)
                 return outputs
 

@@ -61,7 +61,7 @@ def raise_out_of_bounds(plan: Plan, launch: Launch, sizes: ctypes.Array[ctypes.c
     found = plan.slots[slot]
     raise OutOfBoundsError(
         f"kernel {launch.origins[number]} of {plan.name} accesses element {index} of {found.name} "
-        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.place}), whose memory "
+        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.storage}), whose memory "
         + (f"holds elements {low} to {high - 1}" if high > low else "is empty")
         + "; a lowering or a rewrite of indices is wrong: compare the products in debug_dir"
         + (f"\n{launch.sources[number]}" if launch.sources[number] else "")

@@ -6,7 +6,7 @@ their tensors are in the slot table, generates the library, and fills in ``libra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -16,7 +16,19 @@ from turret.graph.externs import op_name, out_variant
 from turret.hooks.devices import device_for
 from turret.ir.analysis.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.ir.expr import loads
-from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
+from turret.ir.program import (
+    CopyInto,
+    Extern,
+    LoopProgram,
+    Number,
+    Ref,
+    StridedView,
+    Template,
+    TensorDecl,
+    bound_symbols,
+    defined,
+    used,
+)
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
 from turret.plan import (
     Allocate,
@@ -34,14 +46,22 @@ from turret.plan import (
     View,
     size_text,
 )
+from turret.plan.plan import SlotStorage
 
 
 @attrs.frozen(eq=False)
 class Segment:
-    """Kernels that run one after another in one native call of the function ``name``."""
+    """Kernels that run one after another in one native call of the function ``name``.
+
+    Calls among ``steps`` are those that the code generator writes itself, which asked for them.
+    """
 
     name: str
-    kernels: tuple[Kernel, ...]
+    steps: tuple[Kernel | Template, ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Kernel))
 
 
 @attrs.frozen(eq=False)
@@ -55,14 +75,18 @@ class PlanDraft:
     size_slot: dict[str, int]
 
 
-def draft_plan(schedule: Schedule, device: str) -> PlanDraft:
-    """Lay out a schedule as a plan for one device."""
-    return _Drafter(schedule, device).draft()
+def draft_plan(
+    schedule: Schedule, device: str, writes: Callable[[Template], bool] = lambda template: False
+) -> PlanDraft:
+    """Lay out a schedule as a plan for one device; calls that ``writes`` is true of are kernels of the segments."""
+    return _Drafter(schedule, device, writes).draft()
 
 
-def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
+def kernel_tensors(kernel: Kernel | Template) -> tuple[str, ...]:
     """Names of the tensors a kernel reads or writes, each once, in a fixed order."""
     names: list[str] = []
+    if isinstance(kernel, Template):
+        return tuple(dict.fromkeys((*used(kernel), *(decl.name for decl in defined(kernel)))))
     for store in kernel.stores:
         names += [node.tensor for node in loads(*store.roots)]
         names.append(store.tensor)
@@ -70,8 +94,8 @@ def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
 
 
 class _Drafter:
-    def __init__(self, schedule: Schedule, device: str) -> None:
-        self.schedule, self.device = schedule, device
+    def __init__(self, schedule: Schedule, device: str, writes: Callable[[Template], bool]) -> None:
+        self.schedule, self.device, self.writes = schedule, device, writes
         self.program = schedule.program
         self.declarations = self.program.declarations()
         self.slots: list[Slot] = []
@@ -79,10 +103,11 @@ class _Drafter:
         self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
-        self.pending: list[Kernel] = []
+        self.pending: list[Kernel | Template] = []
         self.pending_dead: list[str] = []
+        self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
-        self.places: list[tuple[int, int]] = []
+        self.step_ranges: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
     def draft(self) -> PlanDraft:
@@ -98,15 +123,7 @@ class _Drafter:
         for number, step in enumerate(self.schedule.steps):
             if number in edges:
                 self._flush()  # a launch runs with the arena or without it, and in one section
-            dead = self.schedule.memory.dead_after.get(number, ())
-            if isinstance(step, Kernel):
-                self._kernel(step, dead)
-            else:
-                self._flush()
-                before = len(self.steps)
-                self._step(step)
-                self._free(dead)
-                self.places.append((before, len(self.steps) - 1))
+            self._add(step, self.schedule.memory.dead_after.get(number, ()))
         self._flush()
         bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
         symbols = tuple(sorted([*program.symbols, *bound]))
@@ -122,35 +139,47 @@ class _Drafter:
             constants=dict(program.constants),
             arena_bytes=self.schedule.memory.arena_bytes,
             float_symbols=float_symbols(program),
-            arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
+            arena_spans=tuple((self.step_ranges[first][0], self.step_ranges[last][1]) for first, last in spans),
             sections=tuple(map(self._section, self.schedule.sections)),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
-    def _kernel(self, kernel: Kernel, dead: Sequence[str]) -> None:
+    def _add(self, step: Kernel | Extern | StridedView | CopyInto | Number, dead: tuple[str, ...]) -> None:
+        """One more step of the schedule, after which some tensors are dead."""
+        if isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step)):
+            self._kernel(step, dead)
+            return
+        self._flush()
+        before = len(self.steps)
+        self._step(step)
+        self._free(dead)
+        self.step_ranges.append((before, len(self.steps) - 1))
+
+    def _kernel(self, kernel: Kernel | Template, dead: Sequence[str]) -> None:
         """One more kernel of the launch under way, or the first of another; ``dead`` are tensors that end with it."""
         if any(map(self._is_separate, self.pending_dead)) and self._allocates(kernel):
             self._flush()  # what died is freed before there is more
-        if self._overwrites(kernel) and any(earlier.reports for earlier in self.pending):
+        if self.pending_reports and self._overwrites(kernel):
             self._flush()  # an error of theirs is one before the write
         self.pending.append(kernel)
+        self.pending_reports |= isinstance(kernel, Kernel) and kernel.reports
         self.pending_dead += dead
 
     def _section(self, section: ScheduleSection) -> Section:
         """A section of the schedule as one of the plan."""
         steps = self.schedule.steps[section.first : section.last + 1]
         read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
-        first, last = self.places[section.first][0], self.places[section.last][1]
+        first, last = self.step_ranges[section.first][0], self.step_ranges[section.last][1]
         return Section(first, last, section.obstacles, tuple(sorted(read)), section.batch_symbols)
 
-    def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
+    def _slot(self, decl: TensorDecl, storage: SlotStorage, number: int = 0) -> int:
         slot = Slot(
             name=decl.name,
             shape=tuple(map(size_text, decl.shape)),
             stride=tuple(map(size_text, decl.stride)),
             dtype=str(decl.dtype).removeprefix("torch."),
             device=str(decl.device),
-            place=place,
+            storage=storage,
             number=number,
         )
         self.slot_of[decl.name] = len(self.slots)
@@ -197,20 +226,20 @@ class _Drafter:
         kept = device_for(self.declarations[name].device.type).keeps_arena
         return large and self._arena_offset(name) is None and not kept
 
-    def _allocates(self, kernel: Kernel) -> bool:
+    def _allocates(self, kernel: Kernel | Template) -> bool:
         buffers = self.schedule.memory.buffers
-        made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
+        made = set(_stored(kernel)) - self.slot_of.keys()
         return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
 
-    def _overwrites(self, kernel: Kernel) -> list[str]:
+    def _overwrites(self, kernel: Kernel | Template) -> list[str]:
         """What a kernel makes where an input lies."""
-        return [store.tensor for store in kernel.stores if store.tensor in self.overwritten]
+        return [name for name in _stored(kernel) if name in self.overwritten]
 
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
         if not self.pending:
             return
-        kernels, self.pending = tuple(self.pending), []
+        kernels, self.pending, self.pending_reports = tuple(self.pending), [], False
         before = len(self.steps)
         used: dict[int, None] = {}
         for kernel in kernels:
@@ -219,15 +248,15 @@ class _Drafter:
         name = f"segment{len(self.segments)}"
         self.segments.append(Segment(name, kernels))
         overwrites = tuple(dict.fromkeys(self.slot_of[n] for kernel in kernels for n in self._overwrites(kernel)))
-        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels), overwrites=overwrites))
+        self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
-        self.places += [(before, len(self.steps) - 1)] * len(kernels)
+        self.step_ranges += [(before, len(self.steps) - 1)] * len(kernels)
 
     def _free(self, names: tuple[str, ...]) -> None:
-        """Drop tensors that own memory; arena tensors live as long as their frame."""
+        """Drop tensors that own memory; arena tensors live as long as their workspace."""
         slots = [self.slot_of[n] for n in names if n in self.slot_of]
-        slots = [s for s in slots if self.slots[s].place in ("input", "own", "call", "view")]
+        slots = [s for s in slots if self.slots[s].storage in ("input", "own", "call", "view")]
         if slots:
             self.steps.append(Free(tuple(slots)))
 
@@ -244,7 +273,7 @@ class _Drafter:
 
     def _view(self, step: StridedView) -> None:
         base = self._memory(step.base)
-        if self.slots[base].place == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
+        if self.slots[base].storage == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
             self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
             return
         self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))
@@ -267,7 +296,7 @@ class _Drafter:
                 outputs,
                 sequence=step.returns_sequence,
                 origins=step.origins,
-                binds=step.binds,
+                symbol_bindings=step.symbol_bindings,
             )
         )
 
@@ -283,12 +312,23 @@ class _Drafter:
         return value
 
 
+def _stored(kernel: Kernel | Template) -> list[str]:
+    """Names of the tensors that a kernel writes."""
+    if isinstance(kernel, Template):
+        return [decl.name for decl in defined(kernel)]
+    return [store.tensor for store in kernel.stores]
+
+
+def _name(kernel: Kernel | Template) -> str:
+    return _stored(kernel)[0] if isinstance(kernel, Template) else kernel.name
+
+
 def float_symbols(program: LoopProgram) -> tuple[str, ...]:
     """Symbols whose values are floats: inputs, results of calls, or computed."""
     found = [name for name, source in program.symbols.items() if source.kind == "float"]
     for statement in program.statements:
         if isinstance(statement, Extern):
-            found += [b.symbol for b in statement.binds if b.is_float]
+            found += [b.symbol for b in statement.symbol_bindings if b.is_float]
         elif isinstance(statement, Number) and statement.is_float:
             found.append(statement.symbol)
     return tuple(found)

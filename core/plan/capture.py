@@ -45,7 +45,7 @@ def _of_whole(plan: Plan, collectives: bool) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
     obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
-    here = [slot for slot in plan.slots if slot.place != "elsewhere" and not _is_number(slot)]
+    here = [slot for slot in plan.slots if slot.storage != "elsewhere" and not _is_number(slot)]
     elsewhere = [slot for slot in here if torch.device(slot.device).type != kind]
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
@@ -57,7 +57,7 @@ def _of_whole(plan: Plan, collectives: bool) -> tuple[str, ...]:
 
 def _is_number(slot: Slot) -> bool:
     """Whether a tensor is a constant number of the host, which calls take by value."""
-    return slot.place == "constant" and not slot.shape and torch.device(slot.device) == HOST
+    return slot.storage == "constant" and not slot.shape and torch.device(slot.device) == HOST
 
 
 def _index_dtypes(step: Call, plan: Plan) -> list[torch.dtype]:

@@ -1,7 +1,7 @@
 """From a plan to a boxed callable: the plan's steps become one straight-line Python function.
 
 Interpreting steps would cost a dispatch each; a generated function costs what its statements cost.  Arena
-tensors are made once a frame, so that a call makes Python tensors only for inputs' views and for results.
+tensors are made once a workspace, so that a call makes Python tensors only for inputs' views and for results.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from turret.hooks.graph_capture import CallObserver
 from turret.hooks.size_source import Binding
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.plan.bounds import extent_position, note_extent
-from turret.plan.frames import FramePool
 from turret.plan.linear_calls import arguments as linear_arguments
 from turret.plan.linear_calls import is_transpose, linear_calls
 from turret.plan.modes import below_autograd
 from turret.plan.plan import Step
 from turret.plan.sizes import static_sizes
+from turret.plan.workspaces import WorkspacePool
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
 from turret.torch_compat.operators.ops import linear
@@ -43,13 +43,13 @@ def _divide_up(a: int, b: int) -> int:
 
 
 def _recovery(segment: Segment, failed: Callable[[Any], None]) -> Callable[..., None]:
-    """``recover(frame, status, stream, tensors)`` of a launch; a frame whose call fails is handed to ``failed``."""
+    """``recover(workspace, status, stream, tensors)`` of a launch; what a failed call worked in goes to ``failed``."""
 
-    def recover(frame: Any, status: int, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
+    def recover(workspace: Any, status: int, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
         try:
-            segment.recover(status, frame.slots, frame.sizes, stream, tensors)
+            segment.recover(status, workspace.slots, workspace.sizes, stream, tensors)
         except BaseException:
-            failed(frame)
+            failed(workspace)
             raise
 
     return recover
@@ -73,7 +73,7 @@ class LoadedPlan(Protocol):
 
     source: str
     plan: Plan
-    pool: FramePool
+    pool: WorkspacePool
     library: PlanLibrary | None
     prepare: Callable[[], None]
 
@@ -133,10 +133,10 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 class _Writer:
     def __init__(self, plan: Plan, store: Store | None, observer: CallObserver | None) -> None:
         self.plan, self.store, self.observer = plan, store, observer
-        place = torch.device(plan.device)
-        self.device, self.index = device_for(place.type), place.index or 0
+        device = torch.device(plan.device)
+        self.device, self.index = device_for(device.type), device.index or 0
         self.native = self._library()
-        self.pool: FramePool
+        self.pool: WorkspacePool
         self.names: dict[str, Any] = {
             "view": torch.as_strided,
             "below_autograd": below_autograd,
@@ -146,7 +146,7 @@ class _Writer:
         }
         self.lines: list[str] = []
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
-        self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
+        self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].storage == "arena"))
         self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
         # Observers are told of the view's tensor, too.
         self.linear = linear_calls(plan, _uses(plan)) if observer is None else {}
@@ -173,7 +173,7 @@ class _Writer:
 
     def build(self) -> LoadedPlan:
         plan = self.plan
-        self.pool = pool = FramePool(plan, self.arena_tensors, self.device.keeps_arena)
+        self.pool = pool = WorkspacePool(plan, self.arena_tensors, self.device.keeps_arena)
         self.names["take"], self.names["give"] = pool.take, pool.give
         self._prologue()
         spans = self._arena_spans()
@@ -181,13 +181,13 @@ class _Writer:
         within = frozenset(self.linear.values())
         for number, step in enumerate(plan.steps):
             if number in opened:
-                self._open_frame()
+                self._open_workspace()
             if number in self.linear:
                 self._linear(step, plan.steps[self.linear[number]])
             elif number not in within:
                 self._step(step)
             if number in closed:
-                self.lines.append("frame.close()")
+                self.lines.append("workspace.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
@@ -207,8 +207,8 @@ class _Writer:
         if not self.launched and not self.arena_tensors:
             return f"def run(args):\n{body}    return result\n"
         return (
-            "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
-            f"{body}    give(frame)\n    return result\n"
+            "def run(args):\n    workspace = take()\n    slots, sizes = workspace.slots, workspace.sizes\n"
+            f"{body}    give(workspace)\n    return result\n"
         )
 
     def _prologue(self) -> None:
@@ -226,14 +226,14 @@ class _Writer:
                 lines.append(f"{' = '.join(later)} = 0")
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)
-            lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
+            lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = workspace.tensors")
         for number, slot in enumerate(plan.slots):
-            if slot.place == "constant":
+            if slot.storage == "constant":
                 self.names[f"t{number}"] = plan.constants[slot.name]
         if self.launched:
             self._prepare_launches()
             for number, slot in enumerate(plan.slots):
-                if slot.place in ("input", "constant"):
+                if slot.storage in ("input", "constant"):
                     self._address(number)
 
     def _number(self, symbol: str, value: str) -> None:
@@ -242,7 +242,7 @@ class _Writer:
         if not self.launched:
             return
         if symbol in self._scratch_symbols():
-            self._open_frame()
+            self._open_workspace()
         number, plan = self.plan.size_symbols.index(symbol), self.plan
         if symbol in plan.float_symbols:
             self.names["bits"] = _bits
@@ -264,28 +264,28 @@ class _Writer:
         words = set(re.findall(r"[A-Za-z_]\w*", self.plan.scratch_bytes))
         return [symbol for symbol in self.plan.bound_symbols if symbol in words]
 
-    def _open_frame(self) -> None:
+    def _open_workspace(self) -> None:
         """Take the arena and scratch memory, or more scratch memory; what is in the arena stays."""
-        self.lines.append(f"frame.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
+        self.lines.append(f"workspace.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
 
     def _prepare_launches(self) -> None:
         """What every launch of a call is handed: where the tables are, and a stream."""
         self.names["current_stream"] = self.device.stream_getter(self.index)
         self.lines.append("stream = current_stream()")
-        self.lines.append("slots_at, sizes_at = frame.tables")
+        self.lines.append("slots_at, sizes_at = workspace.tables")
 
     def _launch(self, step: Launch) -> None:
         assert self.native is not None  # the library of a plan with launches is loaded
         segment = self.native.segment(step)
         run = self.constant("run", segment.run)
         recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
-        movable = [s for s in step.slots if self.plan.slots[s].place in ("input", "call", "view", "constant")]
+        movable = [s for s in step.slots if self.plan.slots[s].storage in ("input", "call", "view", "constant")]
         tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
         leading = "".join(f"{word}, " for word in segment.leading)
         if step.overwrites:
             self.lines.append("overwrites = True")
         self.lines.append(f"status = {run}({leading}slots_at, sizes_at, stream)")
-        self.lines.append(f"if status: {recover}(frame, status, stream, {tensors})")
+        self.lines.append(f"if status: {recover}(workspace, status, stream, {tensors})")
 
     def _allocator(self, device: torch.device) -> str:
         """The name of ``empty(shape, stride, dtype)`` on a device."""
@@ -346,7 +346,7 @@ class _Writer:
         """The last argument of a view; without one it begins where its base does, which costs a third less."""
         if view.offset == 0:
             return ""
-        within = "" if self.plan.slots[view.base].place == "own" else f"t{view.base}.storage_offset() + "
+        within = "" if self.plan.slots[view.base].storage == "own" else f"t{view.base}.storage_offset() + "
         return f", {within}{view.offset}"
 
     def _linear(self, step: Step, view: Step) -> None:
@@ -370,11 +370,11 @@ class _Writer:
         elif any(name != "_" for name in results):
             target = f"{results[0]} = "
         self.lines.append(f"{target}{function}({', '.join(arguments)})")
-        for binding in step.binds:
+        for binding in step.symbol_bindings:
             self._number(binding.symbol, _bound(binding, results[binding.output]))
         for number in step.outputs:
             if number is not None:
-                self._check_result(number, step.op, is_trusted(step.op) and not step.binds)
+                self._check_result(number, step.op, is_trusted(step.op) and not step.symbol_bindings)
                 self._address(number)
 
     def _check_result(self, number: int, op: str, trusted: bool) -> None:
@@ -425,7 +425,7 @@ def _static_layout(slot: Slot) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _result_names(step: Call) -> list[str]:
     """A variable for each result: of a slot's tensor, or of what a number is read from; ``_`` where nobody wants it."""
-    given = {binding.output for binding in step.binds}
+    given = {binding.output for binding in step.symbol_bindings}
     unnamed = (f"n{k}" if k in given else "_" for k in range(len(step.outputs)))
     return [name if slot is None else f"t{slot}" for slot, name in zip(step.outputs, unnamed, strict=True)]
 

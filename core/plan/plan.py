@@ -2,7 +2,7 @@
 
 A *slot* is a tensor in memory while the plan runs.  Kernels take a table with the address of every slot and a
 table with the value of every size symbol; extern calls take tensors.  Consecutive kernels are launched by one
-call (``Launch``).  Slots with an arena offset lie in one block of memory that a *frame* owns: frames are made
+call (``Launch``).  Slots with an arena offset lie in one block of memory that a *workspace* owns: workspaces are made
 on demand, one for each thread that is inside the plan at the same time, and kept for the next call.
 """
 
@@ -27,7 +27,7 @@ SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
 
 
-SlotPlace = Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+SlotStorage = Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
 """Where a tensor lies; ``Slot`` says what each means."""
 
 SCRATCH_ALIGNMENT = 256
@@ -39,7 +39,7 @@ SCRATCH_ALIGNMENT = 256
 class Slot:
     """A tensor in memory.
 
-    ``place``: ``input`` (``number`` is the input's), ``constant`` (of the plan), ``arena`` (``number`` is the
+    ``storage``: ``input`` (``number`` is the input's), ``constant`` (of the plan), ``arena`` (``number`` is the
     offset in bytes), ``own`` (allocated in each call), ``call`` (what an extern call returns), ``view``; ``elsewhere``
     (in the plan of a section: no step of it has to do with the tensor).
     """
@@ -49,7 +49,7 @@ class Slot:
     stride: tuple[SizeText, ...]
     dtype: str
     device: str
-    place: SlotPlace
+    storage: SlotStorage
     number: int = 0
 
     @property
@@ -104,7 +104,8 @@ class SizeRef:
 class Call:
     """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
 
-    ``binds`` are the numbers that it gives: they are computed from its outputs before anything else looks at them.
+    ``symbol_bindings`` are the numbers that it gives: they are computed from its outputs before anything else looks at
+    them.
     Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to
     that slot.  ``sequence``: it returns several tensors.
     """
@@ -116,7 +117,7 @@ class Call:
     into: int | None = None
     sequence: bool = False
     origins: tuple[str, ...] = ()
-    binds: tuple[Binding, ...] = ()
+    symbol_bindings: tuple[Binding, ...] = ()
 
 
 @record
@@ -243,7 +244,7 @@ class Plan:
     def bound_symbols(self) -> tuple[str, ...]:
         """Symbols whose values are known in the middle of a call."""
         bound = {s.symbol for s in self.steps if isinstance(s, Compute)}
-        bound |= {b.symbol for s in self.steps if isinstance(s, Call) for b in s.binds}
+        bound |= {b.symbol for s in self.steps if isinstance(s, Call) for b in s.symbol_bindings}
         return tuple(s for s in self.size_symbols if s in bound)
 
     @property
@@ -314,10 +315,10 @@ class _Writer:
 
     def slot(self, number: int, slot: Slot) -> str:
         where = f" on {slot.device}" if slot.device != self.plan.device else ""
-        place = f"{slot.place} {slot.number}" if slot.number or slot.place in ("input", "arena") else slot.place
-        place += " (static)" if slot.place == "input" and slot.number in self.plan.static_inputs else ""
+        storage = f"{slot.storage} {slot.number}" if slot.number or slot.storage in ("input", "arena") else slot.storage
+        storage += " (static)" if slot.storage == "input" and slot.number in self.plan.static_inputs else ""
         layout = f"{slot.dtype}{self.value(list(slot.shape))} stride {self.value(list(slot.stride))}"
-        return f"  slot {number} {self.name(slot.name)}: {layout}{where}, {place}"
+        return f"  slot {number} {self.name(slot.name)}: {layout}{where}, {storage}"
 
     def value(self, value: Any) -> str:
         return self.notation.value_text(value, self._leaf)
@@ -348,7 +349,8 @@ class _Writer:
 
     def _call(self, step: Call) -> str:
         arguments = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
-        results = ["_" if r is None else self.labels[r] for r in step.outputs] + [b.symbol for b in step.binds]
+        results = ["_" if r is None else self.labels[r] for r in step.outputs]
+        results += [b.symbol for b in step.symbol_bindings]
         into = "" if step.into is None else f" into {self.labels[step.into]}"
         head = f"{', '.join(results)} = " if results else ""
         tail = self.notation.tail_text(step, "op", "args", "kwargs", "outputs", "into")

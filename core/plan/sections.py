@@ -144,7 +144,7 @@ def _bound(step: Step) -> list[str]:
     """Numbers that are known once a step has run."""
     if isinstance(step, Compute):
         return [step.symbol]
-    return [b.symbol for b in step.binds] if isinstance(step, Call) else []
+    return [b.symbol for b in step.symbol_bindings] if isinstance(step, Call) else []
 
 
 def _texts(value: Any) -> list[SizeText]:
@@ -171,7 +171,7 @@ class _Splitter:
         self.bases = {step.slot: step for step in plan.steps if isinstance(step, View)}
 
     def _moves(self, slot: int) -> bool:
-        return self.plan.slots[slot].place not in ("arena", "constant")
+        return self.plan.slots[slot].storage not in ("arena", "constant")
 
     def _steps(self, section: Section) -> list[Step]:
         """A section's steps; what the host computes for one that is recorded comes before it."""
@@ -272,9 +272,9 @@ class _Splitter:
         found = []
         for slot, described in enumerate(self.plan.slots):
             if slot in places:
-                described = attrs.evolve(described, place="input", number=places[slot])
+                described = attrs.evolve(described, storage="input", number=places[slot])
             elif slot not in touched:
-                described = attrs.evolve(described, place="elsewhere", number=0)
+                described = attrs.evolve(described, storage="elsewhere", number=0)
             found.append(described)
         return tuple(found)
 
@@ -283,7 +283,7 @@ class _Splitter:
         plan, section = self.plan, self.sections[number]
         scratch = self._scratch(number, self.needs[number])
         used = [plan.slots[s] for step in self.steps[number] for s in _touched(step)]
-        arena = max((_end(slot) for slot in used if slot.place == "arena"), default=0)
+        arena = max((_end(slot) for slot in used if slot.storage == "arena"), default=0)
         if scratch:
             arena = plan.arena_bytes  # kernels look for scratch memory behind all of it
         kept = [n for n in range(section.first, section.last + 1)

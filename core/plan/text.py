@@ -25,8 +25,8 @@ from turret.plan.plan import (
     Launch,
     Plan,
     Slot,
-    SlotPlace,
     SlotRef,
+    SlotStorage,
     Step,
     View,
     slot_labels,
@@ -119,8 +119,8 @@ class _PlanReader:
         stride = tuple(line.value())
         device = line.device_name() if line.accept("on") else self.device
         line.expect(",")
-        place = line.known({place: place for place in get_args(SlotPlace)}, "where the slot lies")
-        self.slots.append(Slot(name, shape, stride, dtype, device, place, line.size() if line.next else 0))
+        storage = line.known({kind: kind for kind in get_args(SlotStorage)}, "where the slot lies")
+        self.slots.append(Slot(name, shape, stride, dtype, device, storage, line.size() if line.next else 0))
         line.accept("(", "static", ")")
         self.numbers = {label: number for number, label in enumerate(slot_labels(tuple(self.slots)))}
 
@@ -163,7 +163,7 @@ class _PlanReader:
         args, kwargs = line.arguments()
         into = line.slot() if line.accept("into") else None
         tail = line.tail()
-        outputs = results[: len(results) - len(tail.get("binds", ()))]
+        outputs = results[: len(results) - len(tail.get("symbol_bindings", ()))]
         slots = tuple(None if r == "_" else self.numbers[r] for r in outputs)
         fields = {"op": op, "args": args, "kwargs": kwargs, "outputs": slots, "into": into, **tail}
         self.steps.append(line.made(Call, fields))

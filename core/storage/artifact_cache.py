@@ -75,12 +75,12 @@ class ArtifactCache:
         self, folder: Path | str | None = None, *, limit: int = DEFAULT_LIMIT, report: Report = _say_nothing
     ) -> None:
         self.folder = make_private_folder(Path(folder) if folder else default_folder())
-        self._place = self.folder / FORMAT
+        self._root = self.folder / FORMAT
         self.limit, self.report = limit, report
 
     def path(self, key: str) -> Path:
         """Where the entry of a key lies (whether or not it is there)."""
-        return self._place / key[:2] / key
+        return self._root / key[:2] / key
 
     def contains(self, key: str) -> bool:
         """Whether there is something under a key, good or not."""
@@ -146,7 +146,7 @@ class ArtifactCache:
             else:
                 break
         if self.limit:
-            cache_limit.note_written(self._place, sum(map(len, files.values())), self.limit, self._discard)
+            cache_limit.note_written(self._root, sum(map(len, files.values())), self.limit, self._discard)
         return Entry(key, role, files)
 
     def keep(self, key: str, role: str, files: Mapping[str, bytes]) -> Entry:
@@ -171,10 +171,10 @@ class ArtifactCache:
     @contextlib.contextmanager
     def _building(self) -> Iterator[Path]:
         """A new folder that is locked while it is here, so that others can tell it from what a killed writer left."""
-        place = self._place / _BUILDING
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _remove_abandoned(place)
-        made = Path(tempfile.mkdtemp(dir=place))
+        building = self._root / _BUILDING
+        building.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _remove_abandoned(building)
+        made = Path(tempfile.mkdtemp(dir=building))
         lock = os.open(made, os.O_RDONLY)
         try:
             with contextlib.suppress(OSError):  # where folders cannot be locked, their age decides
@@ -190,8 +190,8 @@ class ArtifactCache:
             if not _is_folder(path):
                 path.unlink()
                 return
-            with self._building() as place:
-                os.rename(path, place / "discarded")
+            with self._building() as folder:
+                os.rename(path, folder / "discarded")
         except OSError:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -207,7 +207,7 @@ class ArtifactCache:
 
     def entries(self) -> list[Path]:
         """Folders of all entries."""
-        shards = [p for p in _listed(self._place) if not p.name.startswith(".")]
+        shards = [p for p in _listed(self._root) if not p.name.startswith(".")]
         return [path for shard in shards for path in _listed(shard) if not path.name.startswith(".")]
 
     def size(self) -> int:
@@ -223,11 +223,11 @@ class ArtifactCache:
     def clear(self) -> int:
         """Remove all entries, those of other formats too; returns how many there were of this one."""
         entries = self.entries()
-        for folder in (*self._place.glob("??"), *self.folder.glob("??")):
-            if folder != self._place:
+        for folder in (*self._root.glob("??"), *self.folder.glob("??")):
+            if folder != self._root:
                 self._discard(folder)
-        _remove_abandoned(self._place / _BUILDING)
-        cache_limit.forget_count(self._place)
+        _remove_abandoned(self._root / _BUILDING)
+        cache_limit.forget_count(self._root)
         return len(entries)
 
 
@@ -249,9 +249,9 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-def _remove_abandoned(place: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     """Remove folders in which nobody writes (any more): their lock is free, and their time is not now."""
-    for path in _listed(place):
+    for path in _listed(folder):
         with contextlib.suppress(OSError):
             if abs(time.time() - path.lstat().st_mtime) < _ABANDONED_SECONDS:
                 continue

@@ -42,6 +42,10 @@ class Lock:
             self._owner = 0
         self._lock.release()
 
+    def is_held_here(self) -> bool:
+        """Whether this thread holds it."""
+        return self._owner == threading.get_ident()
+
     def _abandon(self) -> None:
         """In a forked child: forget an owner that is not there."""
         if self._owner != threading.get_ident():

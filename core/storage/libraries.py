@@ -63,8 +63,8 @@ def built_library(
 
 def forget_library(library: Library, store: Store) -> None:
     """Remove a library that does not load, so that it is made anew."""
-    for place in (process_cache, store):
-        place.remove(library.key)
+    for cache in (process_cache, store):
+        cache.remove(library.key)
 
 
 def find_library(library: Library, store: Store | None = None) -> Entry:

@@ -34,16 +34,16 @@ def put(key: str, library: str, build: Callable[[], bytes]) -> Path:
 
     Raises ``TurretError`` where the folder cannot be written (before anything is built), and what ``build`` raises.
     """
-    place = folder() / key
-    with _scratch(place) as scratch:
+    target = folder() / key
+    with _scratch(target) as scratch:
         made = scratch / library
         content = build()
         try:
             made.write_bytes(content)
-            os.replace(made, place / library)
+            os.replace(made, target / library)
         except OSError as error:
             raise _unwritable(error) from error
-    return place / library
+    return target / library
 
 
 def prune(keys: Collection[str]) -> int:
@@ -57,11 +57,11 @@ def prune(keys: Collection[str]) -> int:
 
 
 @contextlib.contextmanager
-def _scratch(place: Path) -> Iterator[Path]:
-    """A folder in ``place``, so that what a killed build leaves goes when the key does."""
+def _scratch(target: Path) -> Iterator[Path]:
+    """A folder in ``target``, so that what a killed build leaves goes when the key does."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=place, prefix=".new-"))
+        target.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=target, prefix=".new-"))
     except OSError as error:
         raise _unwritable(error) from error
     try:
@@ -69,7 +69,7 @@ def _scratch(place: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
-            place.rmdir()  # empty where nothing was built
+            target.rmdir()  # empty where nothing was built
 
 
 def _unwritable(error: OSError) -> TurretError:

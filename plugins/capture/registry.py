@@ -44,6 +44,8 @@ class Registry:
     """By exact type, ``handler(t, object, source)``: the value of an object that existed before."""
     base_wrappers: list[tuple[type, Handler]] = attrs.field(factory=list)
     """The same by a class that the type is derived from; the first that fits is asked."""
+    named_wrappers: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
+    """The same by the exact type's module and name, of types in modules that are not imported here."""
     makers: dict[type, Handler] = attrs.field(factory=dict)
     """By exact type, ``handler(t, object)``: the value of an object that a pure function has made."""
     pure_owners: list[type] = attrs.field(

@@ -129,7 +129,7 @@ class Work(abc.ABC):
 
 
 @attrs.frozen(eq=False)
-class Place:
+class RecordingDevice:
     """Where work runs: one device, what records on it, its allocator and its current stream."""
 
     device: torch.device

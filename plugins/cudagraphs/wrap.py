@@ -29,7 +29,7 @@ from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
-from turret.plugins.cudagraphs.work import Place
+from turret.plugins.cudagraphs.work import RecordingDevice
 from turret.storage.fork_safety import Lock
 
 _KINDS: dict[str, Any] = {"fresh": FreshGraphs, "pool": GraphTrees, "legacy": LegacyGraphs}
@@ -96,13 +96,13 @@ def _graphed(
     except NotRecordable as error:
         _skip(context, function, plan, role, str(error))
         return _plain(function, plan)
-    place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
+    recording_device, settings = recording_device_of(device, torch.device(plan.device)), settings_of(context.config)
 
     def tell(message: str) -> None:
         context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
 
-    plain, on_stream = _plain(function, plan), lambda stream: manager_of(place, stream, settings.outputs)
-    graphed = Graphed(work, plain, place, settings, on_stream, tell)
+    plain, on_stream = _plain(function, plan), lambda stream: manager_of(recording_device, stream, settings.outputs)
+    graphed = Graphed(work, plain, recording_device, settings, on_stream, tell)
     if work.has_sizes and graphed.one_size:
         tell(f"{plan.name} is recorded for each of its sizes: {graphed.one_size}")
     graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
@@ -136,10 +136,10 @@ def _graphs_of(device: Device) -> GraphCapture:
     return device.graphs
 
 
-def place_of(device: Device, where: torch.device) -> Place:
+def recording_device_of(device: Device, where: torch.device) -> RecordingDevice:
     """Where work on one device is recorded."""
     where = torch.device(where.type, where.index if where.index is not None else device.current_index())
-    return Place(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
+    return RecordingDevice(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
 
 
 _UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
@@ -169,13 +169,13 @@ def settings_of(config: Any) -> Settings:
     )
 
 
-def manager_of(place: Place, stream: int, outputs: str) -> Any:
+def manager_of(recording_device: RecordingDevice, stream: int, outputs: str) -> Any:
     """What keeps recordings on a stream, for as long as a function has recordings there."""
-    key = (id(place.capture), place.index, stream, outputs)
+    key = (id(recording_device.capture), recording_device.index, stream, outputs)
     with _lock:
         found = _managers.get(key)
         if found is None:
-            found = _managers[key] = _KINDS[outputs](place, stream)
+            found = _managers[key] = _KINDS[outputs](recording_device, stream)
         return found
 
 

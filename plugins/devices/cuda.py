@@ -14,6 +14,7 @@ import torch
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import (
     Allocator,
+    AttentionCosts,
     Costs,
     Device,
     KernelFamily,
@@ -25,7 +26,7 @@ from turret.hooks.devices import (
 )
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
-from turret.plan.frames import device_table_lengths
+from turret.plan.workspaces import device_table_lengths
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library
 from turret.torch_compat.native import current_device_getter, empty_strided_of, stream_getter
@@ -44,6 +45,7 @@ _HOPPER = ProductCosts(
     tiles=ProductTime(5.0, 4.1e6, 5.2e8),
     kernel=ProductTime(2.0, 4.1e6, 1e9),
     misaligned=6.0,
+    attention=AttentionCosts(4.3, 4e4, ProductTime(4.0, 4e6, 1e9)),
 )
 """Fitted to times of bfloat16 products on an H200 (``tests/benchmarks/products.py``), of generated kernels to the slow
 ones.  Five products of a decode step of one row take 3.9 to 32.6 us as rows and 6.3 to 35.5 us as calls; one of 4096 x

@@ -1,16 +1,20 @@
-"""Attention that a program writes out (a product, softmax, a product) as one call of ``scaled_dot_product_attention``.
+"""Attention by the library's fast kernels: written out it becomes one call, and calls are given masks in fit forms.
 
 The library's kernel keeps the scores in registers, where the products write and read them.  Numbers differ by rounding
-alone: scores are not rounded to a half type, which may also keep them from overflowing.  Only where no gradient is
-wanted (gradients of gradients the kernels do not have), without masks (where a mask leaves a row nothing the kernels
-make zeros, and softmax NaN), where nobody else reads scores or weights, and for dtypes that the kernels are faster for.
+alone: scores are not rounded to a half type, which may also keep them from overflowing.  Written-out attention is
+replaced where nobody else reads scores or weights, where dropout drops nothing (its random numbers are the program's),
+and for dtypes that the kernels are faster for; queries that a mask leaves no key come out as written.  Gradients of
+gradients, which the kernels do not have, are computed op by op (``CompiledGraph.recorded``) by another.
+
+A mask that hides nothing, or the keys behind each query, is none: kernels are faster without, and are told that it is
+causal.  For GPUs other masks, and operands, take the form that the memory-efficient kernel takes; in any other the
+library computes in float32, scores in memory.
 """
 
 from __future__ import annotations
 
-import inspect
-import operator
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -21,57 +25,34 @@ from torch import fx
 from turret.graph.dtypes import HALF
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import KernelFamily, device_for
-from turret.torch_compat.operators.ops import OpOverload
+from turret.plugins.graph_pass.attention_masks import MaskMaker, known_mask
+from turret.plugins.graph_pass.known_values import KnownValues
+from turret.plugins.graph_pass.written_attention import (
+    WrittenAttention,
+    fake,
+    is_unread,
+    only_reads,
+    written_attention,
+    written_between,
+)
 
 LEAST_SCORES = 1 << 12
 """Scores of one head below which a call costs what it saves."""
 LONGEST_HEAD, HEAD_STEP = 256, 8
 """The longest head that kernels for GPUs take, and what it must be a multiple of."""
-
-_MATMUL = {torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
-_SOFTMAX = {torch.softmax, F.softmax, "softmax"}
-_DROPOUT = {F.dropout, torch.dropout}
-_CONVERSIONS = {"to", "type_as", "type", "float", "half", "bfloat16"}
-_PURE = {*_MATMUL, *_SOFTMAX, *_DROPOUT, *_CONVERSIONS, operator.mul, operator.truediv, torch.mul, torch.div, F.linear}
-_PURE_METHODS = {"transpose", "permute", "view", "reshape", "contiguous", "mul", "div", "unsqueeze", "flatten", "chunk"}
-_PURE_METHODS |= {"split", "unbind", "expand", "size", "dim", "mT", "T"}
-_PURE |= {getattr, operator.getitem, operator.add, operator.sub, *_PURE_METHODS}
-
-
-@attrs.frozen
-class _Attention:
-    """Written-out attention: ``last`` is softmax(``scale`` * ``query`` @ ``turned``) @ ``value``."""
-
-    last: fx.Node
-    scores: fx.Node
-    query: fx.Node
-    turned: fx.Node
-    value: fx.Node
-    scale: float
+_ATTENTION = F.scaled_dot_product_attention
 
 
 def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
-    """Replace every attention that may be replaced."""
-    if not _kernels_are_allowed(module.graph) or _wants_gradients(module.graph):
+    """Replace every attention that may be replaced, and fit every call to the kernels."""
+    graph = module.graph
+    if not _kernels_are_allowed(graph):
         return False
-    places = {node: place for place, node in enumerate(module.graph.nodes)}
-    found = [a for node in module.graph.nodes if (a := _attention(node)) is not None and _may_replace(a, places)]
-    for attention in found:
-        _replace(module.graph, attention)
-    return bool(found)
-
-
-def _value(node: Any) -> Any:
-    """A node's fake value: that of the phase, or the one that capture keeps."""
-    return node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else node
-
-
-def _wants_gradients(graph: fx.Graph) -> bool:
-    """Whether a gradient may flow through some part of a graph."""
-    if torch.is_grad_enabled():
-        given = (_value(node) for node in graph.find_nodes(op="placeholder"))
-        return any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
-    return any("grad_enabled" in getattr(node.target, "__name__", "") for node in graph.nodes)
+    writer = _Writer(graph, context)
+    changed = [writer.written(node) for node in list(graph.nodes)]
+    calls = graph.find_nodes(op="call_function", target=_ATTENTION)
+    changed += [writer.fitted(node) for node in calls]
+    return any(changed)
 
 
 def _kernels_are_allowed(graph: fx.Graph) -> bool:
@@ -80,87 +61,289 @@ def _kernels_are_allowed(graph: fx.Graph) -> bool:
         return False
     if not (torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.mem_efficient_sdp_enabled()):
         return False
-    return not any("_sdp_use_" in getattr(node.target, "__name__", "") for node in graph.nodes)
+    return not any(_forbids(node) for node in graph.nodes)
 
 
-def _attention(last: fx.Node) -> _Attention | None:
-    """The attention that ends with a node, if one does."""
-    if not _is(last, _MATMUL) or len(last.args) != 2:
-        return None
-    weights, value = last.args
-    softmax = next((n for n in _alone(weights, _CONVERSIONS, _idle_dropout) if _is(n, _SOFTMAX)), None)
-    if softmax is None or not _along_last(softmax):
-        return None
-    scale = 1.0
-    node: Any = softmax.args[0]
-    while isinstance(node, fx.Node) and _has_one_reader(node) and (factor := _factor(node)) is not None:
-        scale, node = scale * factor, node.args[0]
-    if not isinstance(node, fx.Node) or not _has_one_reader(node) or not _is(node, _MATMUL) or len(node.args) != 2:
-        return None
-    operands = [operand for operand in (*node.args, value) if isinstance(operand, fx.Node)]
-    if len(operands) != 3:
-        return None
-    return _Attention(last, node, operands[0], operands[1], operands[2], scale)
+def _forbids(node: fx.Node) -> bool:
+    """Whether a program chooses kernels itself, or takes gradients of gradients, which kernels do not have."""
+    if node.op != "call_function":
+        return False
+    again = node.target is torch.autograd.grad and node.kwargs.get("create_graph", False) is not False
+    return again or "_sdp_use_" in getattr(node.target, "__name__", "")
 
 
-def _is(node: fx.Node, targets: set) -> bool:
-    return node.op in ("call_function", "call_method") and node.target in targets
+def _wants_gradients(graph: fx.Graph) -> bool:
+    """Whether a gradient may flow through some part of a graph."""
+    if torch.is_grad_enabled():
+        given = (fake(node) for node in graph.find_nodes(op="placeholder"))
+        return any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
+    return any("grad_enabled" in getattr(node.target, "__name__", "") for node in graph.nodes)
 
 
-def _alone(node: Any, conversions: set, skipped: Any) -> Iterator[fx.Node]:
-    """A value and those that it is a mere conversion of, as long as nobody else reads them."""
-    while isinstance(node, fx.Node) and _has_one_reader(node):
-        yield node
-        if not (_is(node, conversions) or skipped(node)):
+class _Writer:
+    def __init__(self, graph: fx.Graph, context: CompileContext | None) -> None:
+        self.graph, self.context = graph, context
+        self.places = {node: place for place, node in enumerate(graph.nodes)}
+        self.trained = _wants_gradients(graph)
+        self.known = KnownValues(graph)
+
+    # ------------------------------------------------------------ written out
+
+    def written(self, last: fx.Node) -> bool:
+        """Replace the attention that ends with a node; False where none does, or it has to stay."""
+        if last.graph is not self.graph or last not in self.places:
+            return False
+        found = written_attention(last, self.places)
+        if found is None or not _may_replace(found) or written_between(found, self.places):
+            return False
+        if found.dropout:
+            return self._stays("its dropout draws the random numbers that eager draws")
+        host = _is_on_host(fake(found.query))
+        with self.graph.inserting_before(last):
+            maker = MaskMaker(self.graph, self.known, exact=host)
+            plan = maker.plan(found.masks, fake(found.query).dtype, trained=self.trained)
+            if isinstance(plan, str):
+                return self._stays(plan)
+            operands = [found.query, self.graph.call_method("transpose", (found.turned, -2, -1)), found.value]
+            options: dict[str, Any] = {"scale": found.scale}
+            if plan.mask is not None:
+                options["attn_mask"] = self._of_four(plan.mask, _mask_rank(found))
+            if plan.causal:
+                options["is_causal"] = True
+            batched = fake(found.query).dim() == 4  # of three dimensions the library has slow kernels alone
+            if not batched:
+                operands = [self.graph.call_method("unsqueeze", (operand, 0)) for operand in operands]
+            call = self.graph.call_function(_ATTENTION, tuple(operands), options)
+            result = call if batched else self.graph.call_method("squeeze", (call, 0))
+            # A product is dense, and what comes behind may rely on it.
+            result = self.graph.call_method("contiguous", (result,))
+            if plan.blind is not None:
+                result = self.graph.call_method("masked_fill", (result, plan.blind, math.nan))
+        self._replace(found, call, result)
+        return True
+
+    def _stays(self, reason: str) -> bool:
+        if self.context is not None:
+            message = f"attention stays written out: {reason}"
+            self.context.emit("perf_hint", stage="graph_pass", message=message)
+        return False
+
+    def _of_four(self, mask: fx.Node, rank: int) -> fx.Node:
+        """A mask with as many dimensions as a call takes: two or four."""
+        return self.graph.call_method("unsqueeze", (mask, 0)) if rank == 3 else mask
+
+    def _replace(self, found: WrittenAttention, call: fx.Node, result: fx.Node) -> None:
+        trace = found.last.meta.get("stack_trace")
+        if trace is not None:
+            call.meta["stack_trace"] = result.meta["stack_trace"] = trace
+        found.last.replace_all_uses_with(result)
+        masks = [m for link in found.masks for m in (link.added, link.hidden) if m is not None]
+        kept = (found.query, found.turned, found.value, *masks)
+        for node in reversed(found.inner):  # what is written to scores in place is read by nobody
+            if not only_reads(node) and not node.users and found.last not in node.all_input_nodes:
+                self.graph.erase_node(node)
+        self._erase(found.last, kept)
+
+    def _erase(self, node: fx.Node, kept: Sequence[fx.Node]) -> None:
+        """Erase a node that nobody reads, and what nobody reads then."""
+        for user in list(node.users):
+            if is_unread(user):
+                self.graph.erase_node(user)
+        if node.users or node in kept or not only_reads(node):
             return
-        node = node.args[0]
+        operands = node.all_input_nodes
+        self.graph.erase_node(node)
+        self.places.pop(node, None)
+        for operand in operands:
+            self._erase(operand, kept)
+
+    # ------------------------------------------------------------ calls
+
+    def fitted(self, node: fx.Node) -> bool:
+        """Give a call what the fast kernels take; whether anything had to change."""
+        call = _Call.of(node)
+        if call is None:
+            return False
+        changed = self._without_mask(call)
+        values = [fake(operand) for operand in (call.query, call.key, call.value)]
+        if any(v is None for v in values) or _is_on_host(values[0]) or values[0].dtype not in HALF:
+            return changed and self._write(call)
+        with self.graph.inserting_before(node):
+            changed |= self._with_mask_in_form(call)
+            changed |= self._with_heads_repeated(call, values)
+            changed |= self._with_operands_in_form(call, values)
+            changed |= self._with_a_batch(call, values)
+        return changed and self._write(call)
+
+    def _without_mask(self, call: _Call) -> bool:
+        """Leave away a mask that hides nothing, or say that it is causal."""
+        if call.mask is None or call.is_causal is not False:
+            return False
+        values = self.known.tensor(call.mask, call.node)
+        if values is None:
+            return False
+        found = known_mask(values)
+        queries, keys = fake(call.query), fake(call.key)
+        square = isinstance(queries, torch.Tensor) and values.shape[-2:] == (queries.shape[-2], keys.shape[-2])
+        if found.visible and _adds_no_dimension(values, queries):
+            call.mask = None
+        elif found.causal and square and _adds_no_dimension(values, queries):
+            call.mask, call.is_causal = None, True
+        else:
+            return False
+        return True
+
+    def _with_mask_in_form(self, call: _Call) -> bool:
+        """A mask whose keys lie side by side; what it repeats along other dimensions is not written out."""
+        mask = fake(call.mask)
+        if not isinstance(mask, torch.Tensor) or mask.dim() < 2 or mask.stride(-1) == 1:
+            return False
+        made = call.mask
+        for dim in range(mask.dim() - 1):
+            if mask.stride(dim) == 0 and mask.shape[dim] != 1:
+                made = self.graph.call_method("narrow", (made, dim, 0, 1))
+        # Of one key alone any stride is dense to ``contiguous``.
+        made = self.graph.call_method("clone", (made,), {"memory_format": torch.contiguous_format})
+        call.mask = made
+        return True
+
+    def _with_heads_repeated(self, call: _Call, values: Sequence[torch.Tensor]) -> bool:
+        """Keys and values for each head, where a mask keeps the call from a kernel that shares them."""
+        if call.mask is None or call.shares_heads is not True or values[0].dim() != 4:
+            return False
+        heads = values[0].shape[1]
+        for name, value in (("key", values[1]), ("value", values[2])):
+            own = value.shape[1]
+            if not isinstance(heads, int) or not isinstance(own, int):
+                return False
+            if own != heads:
+                repeated = self.graph.call_method("repeat_interleave", (getattr(call, name), heads // own, 1))
+                setattr(call, name, repeated)
+        call.shares_heads = False
+        return True
+
+    def _with_operands_in_form(self, call: _Call, values: Sequence[torch.Tensor]) -> bool:
+        """Heads whose elements lie side by side, of a multiple of eight of them."""
+        changed = False
+        widths = [v.shape[-1] for v in values]
+        if not all(isinstance(n, int) for n in widths):
+            return False
+        for name, value in zip(("query", "key", "value"), values, strict=True):
+            if value.stride(-1) != 1:
+                dense = self.graph.call_method(
+                    "clone", (getattr(call, name),), {"memory_format": torch.contiguous_format}
+                )
+                setattr(call, name, dense)
+                changed = True
+        if call.mask is None or all(n % HEAD_STEP == 0 for n in widths):
+            return changed
+        for name, width in zip(("query", "key", "value"), widths, strict=True):
+            if width % HEAD_STEP:
+                padding = (0, -width % HEAD_STEP)
+                setattr(call, name, self.graph.call_function(F.pad, (getattr(call, name), padding)))
+        call.scale = call.scale if call.scale is not None else 1 / math.sqrt(widths[0])
+        call.width = widths[2]
+        return True
+
+    def _with_a_batch(self, call: _Call, values: Sequence[torch.Tensor]) -> bool:
+        """Four dimensions: of three the library has slow kernels alone."""
+        mask = fake(call.mask)
+        rank = mask.dim() if isinstance(mask, torch.Tensor) else 0
+        if any(v.dim() != 3 for v in values) or call.shares_heads is not False or rank > 3:
+            return False
+        for name in ("query", "key", "value"):
+            setattr(call, name, self.graph.call_method("unsqueeze", (getattr(call, name), 0)))
+        call.mask = self._of_four(call.mask, rank) if rank else call.mask
+        call.is_batched = False
+        return True
+
+    def _write(self, call: _Call) -> bool:
+        """Put a call where the node of it is."""
+        node = call.node
+        options: dict[str, Any] = {"dropout_p": call.dropout, "is_causal": call.is_causal, "scale": call.scale}
+        if call.mask is not None:
+            options["attn_mask"] = call.mask
+        if call.shares_heads:
+            options["enable_gqa"] = call.shares_heads
+        node.args, node.kwargs = (call.query, call.key, call.value), options
+        if call.width is not None:
+            self._behind(node, "narrow", -1, 0, call.width)
+        if not call.is_batched:
+            self._behind(node, "squeeze", 0)
+        return True
+
+    def _behind(self, node: fx.Node, method: str, *args: Any) -> None:
+        """Let the readers of a call read what a method makes of its result."""
+        with self.graph.inserting_after(node):
+            made = self.graph.call_method(method, (node, *args))
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
 
-def _has_one_reader(node: fx.Node) -> bool:
-    """Whether one node alone reads another, but for conversions and the like whose own results nobody reads."""
-    return sum(not _is_unread(user) for user in node.users) == 1
+@attrs.define
+class _Call:
+    """A call of ``scaled_dot_product_attention``; ``width``: how many elements of each result are no padding.
+
+    ``is_batched``: whether its operands had four dimensions.
+    """
+
+    node: fx.Node
+    query: Any
+    key: Any
+    value: Any
+    mask: Any = None
+    dropout: Any = 0.0
+    is_causal: Any = False
+    scale: Any = None
+    shares_heads: Any = False
+    width: int | None = None
+    is_batched: bool = True
+
+    @staticmethod
+    def of(node: fx.Node) -> _Call | None:
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | node.kwargs
+        if len(node.args) > len(names) or not given.keys() <= set(names):
+            return None
+        operands = [given.pop(name, None) for name in names[:3]]
+        if not all(isinstance(operand, fx.Node) for operand in operands):
+            return None
+        own = {"attn_mask": "mask", "dropout_p": "dropout", "enable_gqa": "shares_heads"}
+        options = {own.get(name, name): value for name, value in given.items()}
+        return _Call(node, operands[0], operands[1], operands[2], **options)
 
 
-def _is_unread(node: fx.Node) -> bool:
-    return not node.users and _only_reads(node)
+def _adds_no_dimension(mask: torch.Tensor, query: Any) -> bool:
+    return isinstance(query, torch.Tensor) and mask.dim() <= query.dim()
 
 
-def _idle_dropout(node: fx.Node) -> bool:
-    """Whether a node is a dropout that drops nothing."""
-    if not _is(node, _DROPOUT):
+def _is_on_host(value: torch.Tensor) -> bool:
+    return device_for(value.device.type).eager_kernels is KernelFamily.HOST
+
+
+def _mask_rank(found: WrittenAttention) -> int:
+    """Dimensions of what scores are masked by."""
+    masks = [fake(m) for link in found.masks for m in (link.added, link.hidden) if m is not None]
+    return max(mask.dim() for mask in masks)
+
+
+def _may_replace(found: WrittenAttention) -> bool:
+    values = [fake(node) for node in (found.query, found.turned, found.value)]
+    results = [fake(node) for node in (found.scores, found.last)]
+    inner = [fake(node) for node in found.inner]
+    if not all(isinstance(v, torch.Tensor) for v in (*values, *results, *inner)):
         return False
-    given: dict[str, Any] = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
-    training = given.get("training", given.get("train", True))
-    return _only_reads(node) and bool(training is False or given.get("p") == 0)
-
-
-def _along_last(softmax: fx.Node) -> bool:
-    source = _value(softmax.args[0])
-    dim = softmax.args[1] if len(softmax.args) > 1 else softmax.kwargs.get("dim")
-    return isinstance(source, torch.Tensor) and dim in (-1, source.dim() - 1)
-
-
-def _factor(node: fx.Node) -> float | None:
-    """By what number a node multiplies its first operand; None where it does something else."""
-    times, over = _is(node, {operator.mul, torch.mul, "mul"}), _is(node, {operator.truediv, torch.div, "div"})
-    if not (times or over) or len(node.args) != 2 or node.kwargs:
-        return None
-    number = node.args[1]
-    if isinstance(number, bool) or not isinstance(number, int | float) or number == 0:
-        return None
-    return float(number) if times else 1.0 / number
-
-
-def _may_replace(found: _Attention, places: dict[fx.Node, int]) -> bool:
-    values = [_value(node) for node in (found.query, found.turned, found.value)]
-    results = [_value(node) for node in (found.scores, found.last)]
-    if not all(isinstance(v, torch.Tensor) for v in (*values, *results)):
-        return False
-    weights = _value(found.last.args[0])
+    weights = fake(found.last.args[0])
     same = {(v.dtype, v.device, v.dim()) for v in (*values, *results, weights)}
-    if len(same) != 1 or not _shapes_fit(*values):
+    if len(same) != 1 or not _shapes_fit(*values) or not all(v.dtype.is_floating_point for v in inner):
         return False
-    return _is_faster(*values) and not _written_between(found, places)
+    scores = results[0]
+    if any(v.dim() != scores.dim() or not _same_shape(v, scores) for v in inner):
+        return False  # a mask with more of a dimension than the scores have
+    return _is_faster(*values)
+
+
+def _same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return all(map(_same_size, one.shape, other.shape))
 
 
 def _shapes_fit(query: torch.Tensor, turned: torch.Tensor, value: torch.Tensor) -> bool:
@@ -192,58 +375,6 @@ def _is_faster(query: torch.Tensor, turned: torch.Tensor, value: torch.Tensor) -
     head = query.shape[-1]
     if not isinstance(head, int) or _seen(query.shape[-2]) * _seen(turned.shape[-1]) < LEAST_SCORES:
         return False
-    if device_for(query.device.type).eager_kernels is KernelFamily.HOST:
+    if _is_on_host(query):
         return query.dtype == torch.float32
     return query.dtype in HALF and head <= LONGEST_HEAD and head % HEAD_STEP == 0
-
-
-def _written_between(found: _Attention, places: dict[fx.Node, int]) -> bool:
-    """Whether something between the two products may write to what the first has read."""
-    between = [n for n, place in places.items() if places[found.scores] < place < places[found.last]]
-    return any(not _only_reads(node) for node in between)
-
-
-def _only_reads(node: fx.Node) -> bool:
-    if node.op == "call_function" and isinstance(node.target, OpOverload):
-        return not node.target._schema.is_mutable
-    if node.kwargs.get("out") is not None or node.kwargs.get("inplace") or (_is(node, _DROPOUT) and len(node.args) > 3):
-        return False
-    return _is(node, _PURE) or _is_torch_function(node)
-
-
-def _is_torch_function(node: fx.Node) -> bool:
-    """Whether a call is of torch's own function of a name that says that it writes to nothing."""
-    target = node.target
-    if node.op != "call_function" or not inspect.isbuiltin(target):
-        return False
-    return getattr(torch, target.__name__, None) is target and not target.__name__.endswith("_")
-
-
-def _replace(graph: fx.Graph, found: _Attention) -> None:
-    batched = _value(found.query).dim() == 4  # of three dimensions the library has slow kernels alone
-    with graph.inserting_before(found.last):
-        operands = [found.query, graph.call_method("transpose", (found.turned, -2, -1)), found.value]
-        if not batched:
-            operands = [graph.call_method("unsqueeze", (operand, 0)) for operand in operands]
-        call = graph.call_function(F.scaled_dot_product_attention, tuple(operands), {"scale": found.scale})
-        result = call if batched else graph.call_method("squeeze", (call, 0))
-        # A product is dense, and what comes behind may rely on it.
-        result = graph.call_method("contiguous", (result,))
-    trace = found.last.meta.get("stack_trace")
-    if trace is not None:
-        call.meta["stack_trace"] = result.meta["stack_trace"] = trace
-    found.last.replace_all_uses_with(result)
-    _erase(graph, found.last, (found.query, found.turned, found.value))
-
-
-def _erase(graph: fx.Graph, node: fx.Node, kept: Sequence[fx.Node]) -> None:
-    """Erase a node that nobody reads, and what nobody reads then."""
-    for user in list(node.users):
-        if _is_unread(user):
-            graph.erase_node(user)
-    if node.users or node in kept or not _only_reads(node):
-        return
-    operands = node.all_input_nodes
-    graph.erase_node(node)
-    for operand in operands:
-        _erase(graph, operand, kept)

@@ -16,7 +16,7 @@ from turret.ir.index import size_of_inputs
 from turret.plan import size_text
 from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.operators.ops import neg_view
 
@@ -59,7 +59,7 @@ class AliasGroup:
     value: Any = None
     before: InputState | None = None
 
-    def __call__(self, tracer: Tracer) -> fx.Node:
+    def __call__(self, tracer: JointTracer) -> fx.Node:
         """Make the further input."""
         flat = torch.empty(self.length, dtype=self.examples[0].dtype, device=self.examples[0].device)
         self.node = tracer.recorder.placeholder(f"memory_{self.members[0]}", flat)
@@ -111,7 +111,7 @@ def storage_length(value: torch.Tensor) -> Any:
 
 
 def make_inputs(
-    tracer: Tracer,
+    tracer: JointTracer,
     examples: Sequence[Any],
     names: Sequence[str],
     gradients: bool,
@@ -216,7 +216,9 @@ def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
     )
 
 
-def _add_lone(tracer: Tracer, inputs: Inputs, number: int, value: torch.Tensor, name: str, gradients: bool) -> None:
+def _add_lone(
+    tracer: JointTracer, inputs: Inputs, number: int, value: torch.Tensor, name: str, gradients: bool
+) -> None:
     leaf = _as_view(value, _like(value))
     given = _require(value, leaf, gradients)
     node = tracer.recorder.placeholder(name, _not_negated(tracer.alias(leaf) if given.requires_grad else leaf))
@@ -227,7 +229,7 @@ def _add_lone(tracer: Tracer, inputs: Inputs, number: int, value: torch.Tensor, 
 
 
 def _add_member(
-    tracer: Tracer,
+    tracer: JointTracer,
     inputs: Inputs,
     group: AliasGroup,
     number: int,
@@ -259,7 +261,7 @@ def _add_member(
     inputs.values.append(given)
 
 
-def _refuse_mixed(tracer: Tracer) -> fx.Node:
+def _refuse_mixed(tracer: JointTracer) -> fx.Node:
     raise UnsupportedError("inputs share memory as different dtypes and one is mutated")
 
 

@@ -14,7 +14,7 @@ from turret.frames.trace_modes import is_replaced
 from turret.graph.ops.host_scalars import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.dispatch import pop_function_mode
 from turret.torch_compat.operators.ops import HigherOrderOperator
 
@@ -30,15 +30,15 @@ class CapturedRun:
     ``higher_order`` has, by name, what is done for calls of higher-order ops (``ops.higher_order``).
     """
 
-    def __init__(self, tracer: Tracer, higher_order: Mapping[str, HigherOrderRule]) -> None:
+    def __init__(self, tracer: JointTracer, higher_order: Mapping[str, HigherOrderRule]) -> None:
         self.tracer, self.higher_order = tracer, higher_order
 
-    def under(self, tracer: Tracer) -> CapturedRun:
+    def under(self, tracer: JointTracer) -> CapturedRun:
         """The same under another tracer."""
         return CapturedRun(tracer, self.higher_order)
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Any], replays: Replays | None = None) -> Any:
-        """The module's result on ``inputs``; ``replays`` are its repeated stretches."""
+        """The module's result on ``inputs``; ``replays`` are its repeated segments."""
         return self._run(module, inputs, {}, replays)
 
     def _run(

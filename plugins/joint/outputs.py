@@ -44,7 +44,7 @@ from turret.plugins.joint.sizes import (
     span,
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of, preserve_version_counter
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ class SharedGradients(UnsupportedError):
 class ForwardOutputs:
     """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description."""
 
-    tracer: Tracer
+    tracer: JointTracer
     inputs: Inputs
     nodes: list[Any] = attrs.field(factory=list)
     tensors: list[Any] = attrs.field(factory=list)
@@ -123,7 +123,7 @@ class ForwardOutputs:
                 sharers.append(value)
 
     def _numbers(self, described: Any, known: Collection[str]) -> dict[str, int]:
-        """Emit the numbers that depend on data and that a description mentions; where each is."""
+        """Emit the unbacked symbols that a description mentions; where each is."""
         found: dict[str, int] = {}
         words = frozenset(word for text in _texts(described) for word in _WORD.findall(text))
         for symbol, node in self.tracer.numbers.bound():

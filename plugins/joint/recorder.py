@@ -72,7 +72,7 @@ class Recorder:
         self._last_input: fx.Node | None = None
         self._sequence_starts: list[int] = []
         self._sequence_provenance: list[dict[str, Any]] = []
-        self.trail: CallLog | None = None
+        self.call_log: CallLog | None = None
         self._size_of_symbol: dict[sympy.Symbol, tuple[Any, fx.Node, int | None]] = {}
         self._size_nodes: dict[sympy.Expr, fx.Node] = {}
 
@@ -108,8 +108,8 @@ class Recorder:
             meta["original_aten"] = self.origin
         if self.tag is FORWARD:
             meta.update(self.provenance)
-            if self.trail is not None:
-                self.trail.calls[node] = self.trail.call
+            if self.call_log is not None:
+                self.call_log.calls[node] = self.call_log.call
         else:
             meta.update(self._provenance_of_gradient(node))
 
@@ -117,11 +117,11 @@ class Recorder:
         """What is recorded from here on stems from ``node`` of the captured graph, inside a call described by
         ``outer``."""
         self.provenance = outer | inherited(node)
-        if self.trail is not None:
-            self.trail.call += 1
+        if self.call_log is not None:
+            self.call_log.call += 1
         if torch.is_grad_enabled():
-            if self.trail is not None:
-                self.trail.sequence.append(self.trail.call)
+            if self.call_log is not None:
+                self.call_log.sequence.append(self.call_log.call)
             self._sequence_starts.append(sequence_number())
             self._sequence_provenance.append(self.provenance)
 
@@ -141,26 +141,26 @@ class Recorder:
     @contextlib.contextmanager
     def beside(self, first: int, sequence: list[int]) -> Iterator[CallLog]:
         """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
-        what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
+        what a call_log with this ``sequence`` recorded when ``first`` calls had been made."""
         graph, self.graph = self.graph, fx.Graph()
-        self.trail = CallLog(first=first, sequence=sequence, within=current_node())
+        self.call_log = CallLog(first=first, sequence=sequence, within=current_node())
         try:
-            yield self.trail
+            yield self.call_log
         finally:
-            self.graph, self.trail = graph, None
+            self.graph, self.call_log = graph, None
 
     def _provenance_of_gradient(self, node: fx.Node) -> dict[str, Any]:
         """Provenance of the forward call whose autograd node runs now (autograd numbers its nodes in order)."""
-        current, trail = current_node(), self.trail
-        if trail is not None:
-            trail.calls[node] = None
-        if current is None or (trail is not None and current is trail.within):
+        current, call_log = current_node(), self.call_log
+        if call_log is not None:
+            call_log.calls[node] = None
+        if current is None or (call_log is not None and current is call_log.within):
             return {}
         position = bisect.bisect_right(self._sequence_starts, current._sequence_nr()) - 1
         if position < 0:
             return {}
-        if trail is not None and 0 <= position - trail.first < len(trail.sequence):
-            trail.calls[node] = trail.sequence[position - trail.first]
+        if call_log is not None and 0 <= position - call_log.first < len(call_log.sequence):
+            call_log.calls[node] = call_log.sequence[position - call_log.first]
         found = self._sequence_provenance[position]
         return {key: value for key, value in found.items() if key not in FORWARD_ONLY}
 

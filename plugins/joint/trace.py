@@ -18,8 +18,10 @@ from torch import fx
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
+from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread
+from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
@@ -32,7 +34,7 @@ from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 from turret.torch_compat.distributed import forget_shardings
 
@@ -58,15 +60,15 @@ def trace(
             replay = False
         else:
             if copied:
-                report(f"joint trace: {copied} stretches of calls are copies of earlier ones")
+                report(f"joint trace: {copied} segments of calls are copies of earlier ones")
             return joint
 
 
 def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
 ) -> tuple[JointGraph, int]:
-    """The trace, and how many stretches were copied."""
-    tracer = Tracer(captured.fake_mode, decompositions, rule_of)
+    """The trace, and how many segments were copied."""
+    tracer = JointTracer(captured.fake_mode, decompositions, rule_of)
     replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
@@ -96,7 +98,7 @@ def _trace(
     return joint, 0 if replays is None else replays.copied
 
 
-def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Replays | None) -> Any:
+def _run(tracer: JointTracer, captured: CapturedGraph, inputs: Inputs, replays: Replays | None) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with PreferEagerKernels(), tracer, enable_python_dispatcher():
@@ -110,7 +112,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
 
 
 def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
-    plain = Tracer(captured.fake_mode, {}, rule_of)
+    plain = JointTracer(captured.fake_mode, {}, rule_of)
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = make_inputs(plain, captured.example_inputs, names, not captured.inference_mode).values
     try:
@@ -154,7 +156,7 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: Tracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from.
 
@@ -221,15 +223,27 @@ def _leaves_below(root: Any, bits: Mapping[int, int], found: dict[Any, int]) -> 
     return found[root]
 
 
-def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
+def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:
     """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
+    if refused := _refused(outputs, inputs, tangents):
+        return refused
     try:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(f"autograd cannot run the backward: {error}") from error
 
 
-def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
+def _refused(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> list[Any]:
+    """Gradients that raise, where a backward in the graph has freed the history of an output; else none."""
+    for output, tangent in zip(outputs, tangents, strict=True):
+        message = freed_message(output)
+        if message is not None:
+            fail = torch.ops.turret.fail.default
+            return [fail(tangent, v.shape, v.dtype, v.device, "RuntimeError", message) for v in inputs]
+    return []
+
+
+def _tangent(tracer: JointTracer, number: int, value: torch.Tensor) -> torch.Tensor:
     """A fake gradient of a forward output, in the strides that the runtime will bring gradients to."""
     stride = value.stride() if is_dense(value.shape, value.stride()) else contiguous_strides(value.shape)
     made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
@@ -238,7 +252,9 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
+def _finish(
+    tracer: JointTracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]
+) -> fx.GraphModule:
     graph = tracer.recorder.graph
     tracer.numbers.check_assumptions()
     graph.output((*forward.nodes, *gradients))
@@ -248,7 +264,7 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
     return lazy_module(tracer.recorder.root, graph, "Joint")
 
 
-def _forget_history(tracer: Tracer, graph: fx.Graph) -> None:
+def _forget_history(tracer: JointTracer, graph: fx.Graph) -> None:
     """Fake values that autograd knows nothing of; nodes with one value still have one."""
     known: dict[int, torch.Tensor] = {}
 

@@ -4,7 +4,7 @@ One run does all: the fake tensors that the program handles behave as eager's (v
 ops move version counters, autograd records above), so mutation, aliasing, strides and gradients are
 observed; the graph beside them holds values only, because every write becomes a new value of the storage
 written to (``storage.py``).
-Decomposed ops run twice: whole, for the strides that the user sees, and decomposed, for the graph.
+Decomposed ops run twice: as eager does, for the strides that the user sees, and decomposed, for the graph.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SHARING = frozenset(
 Rule = Callable[..., Any]
 
 
-class Tracer(TorchDispatchMode):
+class JointTracer(TorchDispatchMode):
     """Records one graph; active on top of the fake tensor mode while the program runs.
 
     ``rule_of`` gives, for the tracer and an op, the function that records its calls, which takes the tracer, the op,
@@ -72,7 +72,7 @@ class Tracer(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(
-        self, fake_mode: Any, decompositions: Mapping[Any, Callable], rule_of: Callable[[Tracer, Any], Rule]
+        self, fake_mode: Any, decompositions: Mapping[Any, Callable], rule_of: Callable[[JointTracer, Any], Rule]
     ) -> None:
         super().__init__()
         self.fake_mode, self.table, self.rule_of = fake_mode, decompositions, rule_of
@@ -103,9 +103,9 @@ class Tracer(TorchDispatchMode):
                 self.recorder.provenance["recompute"] = self.policy(func, args, kwargs or {})
             return rule(self, func, args, kwargs or {})
 
-    def beside(self) -> Tracer:
+    def beside(self) -> JointTracer:
         """A tracer of another graph, which does what this one does."""
-        return Tracer(self.fake_mode, self.table, self.rule_of)
+        return JointTracer(self.fake_mode, self.table, self.rule_of)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -117,28 +117,28 @@ class Tracer(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(f"the higher-order op {func} is not supported here")
         if func is torch.ops.prim.device.default:
-            return Tracer._device
+            return JointTracer._device
         if func in _QUESTIONS:
-            return Tracer._answered
+            return JointTracer._answered
         if func.namespace == "prim":
-            return Tracer._unrecorded
+            return JointTracer._unrecorded
         if func in IDENTITIES:
-            return Tracer._identity
+            return JointTracer._identity
         if torch.Tag.inplace_view in func.tags:
-            return Tracer._layout_change
+            return JointTracer._layout_change
         if func._schema.is_mutable:
-            return Tracer._write
+            return JointTracer._write
         if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
-            return Tracer._composite if _is_composite(func) and func not in self.table else Tracer._view
+            return JointTracer._composite if _is_composite(func) and func not in self.table else JointTracer._view
         return self._rule_for_values(func)
 
     def _rule_for_values(self, func: Any) -> Rule:
         """That of an op which writes to nothing and whose results share memory with nothing."""
         if func in self.table:
-            return Tracer._decomposed
+            return JointTracer._decomposed
         if _is_composite(func):
-            return Tracer._laid_out_composite if has_layout_rule(func) else Tracer._composite
-        return Tracer._plain
+            return JointTracer._laid_out_composite if has_layout_rule(func) else JointTracer._composite
+        return JointTracer._plain
 
     # What is known of tensors
 
@@ -266,17 +266,17 @@ class Tracer(TorchDispatchMode):
         with self:
             return func.decompose(*args, **kwargs)
 
-    def whole(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def eager_result(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What eager's call gives, in eager's layout, with nothing recorded."""
         return self._run(func, args, kwargs)
 
     def _laid_out_composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A composite op whose result has a layout that its parts do not give it."""
-        whole = self._run(func, args, kwargs)
+        eager = self._run(func, args, kwargs)
         with self.nested():
             out = func.decompose(*args, **kwargs)
-        self.adopt(func, whole, out, set())
-        return whole
+        self.adopt(func, eager, out, set())
+        return eager
 
     def _identity(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         source = self.tracked(args[0])
@@ -364,10 +364,10 @@ class Tracer(TorchDispatchMode):
         return value
 
     def _decomposed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        whole = None
+        eager = None
         top = self._depth == 0
         if top and not any(tag in func.tags for tag in _DYNAMIC):
-            whole = self._run(func, args, kwargs)
+            eager = self._run(func, args, kwargs)
         origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
         assumed = self.numbers.assumed
         try:
@@ -375,36 +375,36 @@ class Tracer(TorchDispatchMode):
                 out = self.table[func](*args, **kwargs)
         finally:
             self.recorder.origin = origin
-        if whole is not None and self.numbers.assumed != assumed:
+        if eager is not None and self.numbers.assumed != assumed:
             raise UnsupportedError(
                 f"the decomposition of {func} assumes more of sizes that depend on data than it does"
             )
         if out is NotImplemented:
-            rule = Tracer._composite if _is_composite(func) else Tracer._plain
-            return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
-        if whole is None:
+            rule = JointTracer._composite if _is_composite(func) else JointTracer._plain
+            return rule(self, func, args, kwargs) if eager is None else self._record(func, args, kwargs, eager)
+        if eager is None:
             return out
         sources = {id(self.tracked(a).storage) for a in tensors_in((*args, *kwargs.values()))}
         with blaming(owner(self.table[func])):
-            self.adopt(func, whole, out, sources)
-        return whole
+            self.adopt(func, eager, out, sources)
+        return eager
 
-    def adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
-        """Give the results of a whole op the nodes of its decomposition; results in memory already taken are copied."""
-        if isinstance(whole, torch.Tensor):
-            if whole.dtype != out.dtype or _differ(whole.shape, out.shape):
+    def adopt(self, func: Any, eager: Any, out: Any, taken: set[int]) -> None:
+        """Give what eager gives the nodes of the op's decomposition; results in memory already taken are copied."""
+        if isinstance(eager, torch.Tensor):
+            if eager.dtype != out.dtype or _differ(eager.shape, out.shape):
                 raise VerificationError(
                     f"the decomposition of {func} gives {out.dtype}{list(out.shape)}, "
-                    f"the op itself {whole.dtype}{list(whole.shape)}"
+                    f"the op itself {eager.dtype}{list(eager.shape)}"
                 )
             node = self.node(out)
             storage = self.tracked(out).storage
             if id(storage) in taken:
                 node = self.apply(aten.clone.default, node)
             taken.add(id(storage))
-            self.track(whole, node, diverged=not same_layout(node.meta["val"], whole))
-        elif isinstance(whole, (list, tuple)):
-            for one, its in zip(whole, out, strict=True):
+            self.track(eager, node, diverged=not same_layout(node.meta["val"], eager))
+        elif isinstance(eager, (list, tuple)):
+            for one, its in zip(eager, out, strict=True):
                 if one is not None and its is not None:
                     self.adopt(func, one, its, taken)
 

@@ -1,4 +1,4 @@
-"""The built-in lowerings: ATen's closed surface as loop programs."""
+"""The built-in lowerings: the core op set as loop programs."""
 
 from __future__ import annotations
 

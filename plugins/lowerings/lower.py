@@ -13,7 +13,7 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.externs import op_name
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
-from turret.graph.op_traits import BINDS, has_registered_effect, is_collective, may_refuse_data, refuses_data
+from turret.graph.op_traits import SYMBOL_BINDINGS, has_registered_effect, is_collective, may_refuse_data, refuses_data
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.host_scalars import expression
 from turret.hooks.products import NodePlacement, Placement, StageGraph
@@ -185,13 +185,13 @@ class _Lowerer:
         if node.target is torch.ops.aten._assert_scalar.default:
             return self._check(node)
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
-        binds = node.meta.get(BINDS, ())
+        bindings = node.meta.get(SYMBOL_BINDINGS, ())
         computed = expression(node.target, args)
         if computed is not None:
-            (binding,) = binds
+            (binding,) = bindings
             self.builder.statements.append(Number(binding.symbol, computed, origins=self.builder.origins()))
             return number_of(value)
-        if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
+        if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not bindings:
             return self._number(node, value)
         if isinstance(node.target, HigherOrderOperator):
             return self._control_flow(node, args, kwargs)
@@ -211,7 +211,7 @@ class _Lowerer:
 
     def _op(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """A call of an op on tensors: by its lowering, where it has one that takes the call, else as a call."""
-        value, binds = node.meta.get("val"), node.meta.get(BINDS, ())
+        value, bindings = node.meta.get("val"), node.meta.get(SYMBOL_BINDINGS, ())
         placed = self.placement.nodes.get(node.name, _COMPILED)
         reason = placed.reason
         # A view computes nothing, so it is never a call: a call would address memory as the trace laid it out.
@@ -226,7 +226,7 @@ class _Lowerer:
                 return result
             reason = reason or self.builder.reason or "its lowering leaves this call whole"
             self.builder.reason = ""
-        return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering", binds)
+        return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering", bindings)
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """``operator.getitem`` of results, and arithmetic on plain numbers."""
@@ -441,7 +441,7 @@ def _is_noticed(statement: Statement) -> bool:
 
 
 def _refuse_unknown_symbols(statements: Sequence[Statement], given: frozenset[str], all_: Sequence[Statement]) -> None:
-    """Numbers that depend on data must be known before they are used."""
+    """Unbacked symbols must be known before they are used."""
     if not any(map(bound_symbols, all_)):
         return
     known = set(given)

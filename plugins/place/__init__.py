@@ -1,7 +1,7 @@
 """The built-in ``turret_place`` hook: everything is compiled for the target, except what cannot be.
 
 A call runs eagerly when a tensor it reads or makes has a dtype, layout or device that generated kernels do
-not compute with, or when its op is outside the closed surface and no plugin has a lowering for it.
+not compute with, or when its op is outside the core op set and no plugin has a lowering for it.
 """
 
 from __future__ import annotations

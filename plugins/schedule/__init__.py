@@ -11,7 +11,7 @@ from turret.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.hooks.products import Target
-    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
+    from turret.ir import AttentionCandidate, FusionCandidate, LoopProgram, ProductCandidate, Schedule
 
 
 @hookimpl
@@ -33,14 +33,17 @@ def turret_schedule(context: CompileContext, program: LoopProgram, target: Targe
 
 
 @hookimpl
-def turret_choice_cost(candidate: ProductCandidate, target: Target) -> float | None:
+def turret_choice_cost(candidate: ProductCandidate | AttentionCandidate, target: Target) -> float | None:
     """What the device's ``ProductCosts`` say."""
     costs = device_for(target.device_type).products(target.arch)
     if costs is None:
         return None
-    from turret.plugins.schedule.products import estimated_cost
+    from turret.ir import AttentionCandidate
+    from turret.plugins.schedule import attention, products
 
-    return estimated_cost(candidate, costs)
+    if isinstance(candidate, AttentionCandidate):
+        return attention.estimated_cost(candidate, costs.attention)
+    return products.estimated_cost(candidate, costs)
 
 
 @hookimpl

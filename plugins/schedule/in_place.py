@@ -85,7 +85,7 @@ def may_stop(step: Step, declarations: Mapping[str, TensorDecl]) -> bool:
             return step.reports and _is_host(declarations[step.stores[0].tensor])
         case Extern():
             made = [o for o in step.outputs if o is not None]
-            if not made or step.mutates or step.binds or not is_trusted(op_name(step.op)):
+            if not made or step.mutates or step.symbol_bindings or not is_trusted(op_name(step.op)):
                 return True
             return _is_host(made[0]) and refuses_data(step.op)
     return isinstance(step, CopyInto)

@@ -180,7 +180,7 @@ class _Rules:
 
 def _depends(symbols: Collection[str]) -> str:
     shown = ", ".join(sorted(symbols)[:_SHOWN])
-    return f"works with numbers that depend on data ({shown})" if symbols else ""
+    return f"works with unbacked symbols ({shown})" if symbols else ""
 
 
 def _tensors(step: Step) -> set[str]:

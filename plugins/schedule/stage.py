@@ -20,10 +20,12 @@ from turret.ir import (
     Step,
     StridedView,
 )
+from turret.plugins.schedule.attention import choose_attention
 from turret.plugins.schedule.fusion.fuse import Fuser
 from turret.plugins.schedule.fusion.graph import build_graph, memory_roots, ordered
 from turret.plugins.schedule.fusion.inline import inline
 from turret.plugins.schedule.fusion.kernels import StepMaker, numbered
+from turret.plugins.schedule.fusion.row_factors import fold_row_factors
 from turret.plugins.schedule.fusion.units import Unit, units_of, unread
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
 from turret.plugins.schedule.memory import plan_memory
@@ -33,8 +35,10 @@ from turret.plugins.schedule.sections import Cut, cut_for
 
 
 def schedule(context: CompileContext, program: LoopProgram, target: Target | None = None) -> Schedule:
-    """Choose how products are computed, fuse a program's definitions into kernels and put all steps in order."""
-    program, choices = choose_products(context, program, target, _schedule)
+    """Choose how attention and products are computed, fuse definitions into kernels and put all steps in order."""
+    program, choices = choose_attention(context, program, target, _schedule)
+    program, products = choose_products(context, program, target, _schedule)
+    choices += products
     made = _schedule(context, program, target)
     return attrs.evolve(made, choices=choices) if choices else made
 
@@ -43,7 +47,7 @@ def _schedule(context: CompileContext, program: LoopProgram, target: Target | No
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
     needed = needed_in_memory(program, units)
-    units = inline(units, needed, elide_casts, program.hints)
+    units = fold_row_factors(inline(units, needed, elide_casts, program.hints), needed)
     needed |= unread(units)
     graph = build_graph(program, units)
     fuser = Fuser(

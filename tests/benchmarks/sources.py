@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from turret.plugins.codegen import cpp, triton
 from turret.testing import Features, program_of_seed
 from turret.testing.corpus.models import MODELS
 
+CHECKOUT = re.compile(r'(?<=location: ")/\S*/(?=tests/|testing/)')
+"""Where the checkout lies, as sources of models name it."""
 H100 = Target("cuda", 0, "sm_90", 132, 80 << 30)
 
 
@@ -78,7 +81,8 @@ def sources(parts: PartitionedGraph, role: Any) -> str:
     host, device = turret.schedule(program), turret.schedule(program, target=H100)
     sections = [("schedule", str(host)), ("c++", "\n".join(_of_host(host)))]
     sections += [("schedule for the device", str(device)), ("triton", "\n".join(_of_device(device)))]
-    return "\n\n".join(f"# ==== {title}\n{text}" for title, text in sections) + "\n"
+    text = "\n\n".join(f"# ==== {title}\n{text}" for title, text in sections) + "\n"
+    return CHECKOUT.sub("", text)
 
 
 def _of_host(schedule: Schedule) -> Iterator[str]:
@@ -112,7 +116,7 @@ def main() -> None:
                 (options.folder / f"{case.name}_{role}.txt").write_text(sources(parts, role))
                 counts["graphs"] += 1
         except Exception as error:  # what is not one graph, or is refused, is part of what is compared
-            (options.folder / f"{case.name}.error").write_text(f"{type(error).__name__}: {error}\n")
+            (options.folder / f"{case.name}.error").write_text(f"{type(error).__name__}: {error}\n".split("\n")[0])
             counts[type(error).__name__] += 1
     print(dict(counts), file=sys.stderr)
 

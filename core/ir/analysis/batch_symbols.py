@@ -153,7 +153,7 @@ class _Batch:
 
     def _call(self, step: Extern) -> bool:
         values = (step.args, list(step.kwargs.values()))
-        if step.binds or step.mutates or self._mentioned_in(values) or self._draws(step):
+        if step.symbol_bindings or step.mutates or self._mentioned_in(values) or self._draws(step):
             return False
         made = {self._count(o.name) for o in step.outputs if o is not None}
         if made | {self._count(ref.name) for ref in references(values)} <= {0}:

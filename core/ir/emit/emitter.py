@@ -1,8 +1,8 @@
 """Expressions to text: what code generators do alike, whatever the language.
 
 Every node of the loop IR becomes one named value, in the outermost block of the kernel that can compute it.  A *mask*
-is the condition under which a value is wanted (from ``masked``).  Only what could do harm where it is masked off, loads
-that may lie outside and checks that may report, is written under it; the rest is plain arithmetic.
+is the condition under which a value is wanted (from ``masked``).  Only what would be unsafe where it is masked off,
+loads that may lie outside and checks that may report, is written under it; the rest is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ExprFacts:
 
     def __init__(self, tensors: Mapping[str, TensorDecl]) -> None:
         self.tensors = tensors
-        # Whether evaluating an expression where it is masked off could do harm.
-        self.needs_mask = NeedsMask(self._harms, self.is_along_row)
+        # Whether evaluating an expression where it is masked off would be unsafe.
+        self.needs_mask = NeedsMask(self._is_unsafe, self.is_along_row)
 
     def variables(self, expr: Expr) -> frozenset[Var]:
         """Loops that must be open where ``expr`` is evaluated."""
@@ -99,7 +99,7 @@ class ExprFacts:
         """Whether a node other than a load or the check of an index may make the kernel report an error."""
         return False
 
-    def _harms(self, node: Expr) -> bool:
+    def _is_unsafe(self, node: Expr) -> bool:
         may_be_outside = node.op == "load" and not always_inside(node.coords[0], self.tensors[node.tensor])
         return may_be_outside or self.reports(node)
 
@@ -208,7 +208,7 @@ class TextEmitter:
     # ------------------------------------------------------------ values
 
     def key(self, expr: Expr, mask: Mask) -> Key:
-        """What identifies a value: the mask counts only where leaving it out could do harm."""
+        """What identifies a value: the mask counts only where leaving it out would be unsafe."""
         return expr, mask if mask is not None and self.facts.needs_mask(expr) else None
 
     def both(self, mask: Mask, condition: Expr) -> Expr:

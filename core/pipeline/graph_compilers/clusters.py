@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
-from turret.graph.op_traits import BINDS, is_effectful, is_mutating_op, is_random_op
+from turret.graph.op_traits import SYMBOL_BINDINGS, is_effectful, is_mutating_op, is_random_op
 from turret.hooks.products import Placement
 from turret.pipeline.graph_compilers.attributes import set_attribute
 from turret.storage.source_lines import new_graph_module
@@ -81,7 +81,7 @@ def _belongs(node: fx.Node, placement: Placement, compiled: set[fx.Node]) -> boo
     placed = placement.nodes.get(node.name)
     if placed is None or placed.where != "compiled" or node.op != "call_function":
         return False
-    if not isinstance(node.target, OpOverload) or is_mutating_op(node.target) or node.meta.get(BINDS):
+    if not isinstance(node.target, OpOverload) or is_mutating_op(node.target) or node.meta.get(SYMBOL_BINDINGS):
         return False
     values = pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(v, torch.Tensor) for v in values) and not any(isinstance(v, torch.SymInt) for v in values)

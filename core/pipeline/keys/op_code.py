@@ -20,7 +20,7 @@ from torch import fx
 
 from turret.pipeline.keys.code_fingerprint import PLAIN, UNSEEN, fingerprint
 from turret.pipeline.keys.libraries import is_library, is_library_function
-from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, library_operator, voucher_of
+from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, cover_of, library_operator
 from turret.torch_compat.dispatch import registrations_text
 from turret.torch_compat.operators.decompositions import torch_table
 from turret.torch_compat.operators.library import python_kernels
@@ -41,7 +41,7 @@ def traced_code(module: fx.GraphModule) -> frozenset[types.CodeType]:
 def _own_operators(module: fx.GraphModule) -> list[Any]:
     graphs = [part.graph for part in module.modules() if isinstance(part, fx.GraphModule)]
     called = dict.fromkeys(n.target for graph in graphs for n in graph.nodes if isinstance(n.target, OPERATORS))
-    return [op for op in called if not library_operator(op) and not voucher_of(op)]
+    return [op for op in called if not library_operator(op) and not cover_of(op)]
 
 
 def _patches() -> list[Any]:

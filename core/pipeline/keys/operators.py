@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from turret.graph.op_traits import has_registered_effect
-from turret.hooks.registration.vouched_ops import voucher
+from turret.hooks.registration.covered_ops import cover
 from turret.pipeline.keys.libraries import extensions_text, is_library
 from turret.torch_compat.dispatch import has_kernel_for, parse_dispatch_key
 from turret.torch_compat.operators.decompositions import torch_tables
@@ -68,14 +68,14 @@ def _qualified(op: Any) -> str:
     return op._schema.name if isinstance(op, OpOverload) else op._qualified_op_name
 
 
-def voucher_of(op: Any) -> str:
+def cover_of(op: Any) -> str:
     """What plugins say of an operator that is theirs; empty where none does."""
-    return "" if isinstance(op, HigherOrderOperator) else voucher(_qualified(op).partition("::")[0])
+    return "" if isinstance(op, HigherOrderOperator) else cover(_qualified(op).partition("::")[0])
 
 
 def registrations(op: Any) -> Iterator[Any]:
     """What a trace may run of an operator of the program's own.  Raises ``Opaque`` for what cannot be looked at."""
-    if text := voucher_of(op):
+    if text := cover_of(op):
         yield text
         return
     if isinstance(op, HigherOrderOperator):

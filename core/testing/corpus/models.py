@@ -127,7 +127,7 @@ def _gpt2() -> nn.Module:
 
 
 def _resnet() -> nn.Module:
-    import timm
+    import timm  # pyright: ignore[reportMissingImports] - for who has it
 
     return timm.create_model("resnet18", num_classes=10)
 

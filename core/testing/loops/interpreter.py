@@ -120,7 +120,7 @@ class _Machine:
         )
         if not statement.returns_sequence:
             results = [results]
-        for bound in statement.binds:
+        for bound in statement.symbol_bindings:
             result = results[bound.output]
             self.sizes[bound.symbol] = result if bound.dimension is None else result.size(bound.dimension)
         for decl, value in zip(statement.outputs, results or (), strict=True):

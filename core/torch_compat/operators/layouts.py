@@ -6,6 +6,8 @@ import torch._prims_common
 
 is_contiguous_or_false = torch._prims_common.is_contiguous_or_false
 """Whether a tensor is contiguous; no where symbolic sizes do not tell, and nothing is guarded on."""
+is_non_overlapping_and_dense = torch._prims_common.is_non_overlapping_and_dense_or_false
+"""Whether elements of a tensor have places of their own with none free in between; no where symbols do not tell."""
 suggest_memory_format = torch._prims_common.suggest_memory_format
 """The memory format that a result takes after its operand."""
 type_to_dtype = torch._prims_common.type_to_dtype

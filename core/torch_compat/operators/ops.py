@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 import torch._ops
 
@@ -24,3 +27,11 @@ OpNamespace = torch._ops._OpNamespace
 def load_prims() -> None:
     """Define the ops of ``torch.ops.prims``, which torch itself loads when it first traces."""
     import torch._prims  # noqa: F401
+
+
+@functools.cache
+def fake_functions_of_operators() -> dict[Any, Any]:
+    """What ``FakeTensorMode`` itself asks for fake results of higher-order operators; others have handlers for it."""
+    from torch._higher_order_ops import utils
+
+    return getattr(utils, "registered_hop_fake_fns", {})

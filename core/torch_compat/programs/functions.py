@@ -5,6 +5,8 @@ Capture answers for their calls itself, or makes calls of them nodes of a graph.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.optim import optimizer
 
@@ -18,6 +20,10 @@ safe_softmax = torch._safe_softmax
 """A softmax that is zero where all scores are minus infinity."""
 make_subclass = torch.Tensor._make_subclass
 """A tensor of another class in the same memory."""
+wrap_triton = torch.library.wrap_triton
+"""Says of a Triton kernel that tracers may look into its launch; public, and imported here alone."""
+make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
+"""A tensor of a class that has no memory of its own."""
 use_grad_for_differentiable = optimizer._use_grad_for_differentiable
 """The decorator of the ``step`` of optimizers."""
 value_of = optimizer._get_value

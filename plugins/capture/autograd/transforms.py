@@ -112,3 +112,12 @@ class Jacobian(Transform):
         numbers = tuple(range(self.mapped))
         found, others = transform(function, argnums=numbers, has_aux=True, **self.options)(*first)
         return (*(part for row in found for part in row), *others)
+
+
+@attrs.define(eq=False)
+class DualLevel(Transform):
+    """The graph at a level of dual tensors (``torch.autograd.forward_ad.dual_level``), which ends with it."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        with torch.autograd.forward_ad.dual_level():
+            return self.graph(*inputs)

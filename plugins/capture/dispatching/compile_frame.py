@@ -153,6 +153,11 @@ def view_kind(value: torch.Tensor) -> str:
     return str(creation_meta_of(value)) if value._is_view() else ""
 
 
+def _view_guard(source: Source, value: torch.Tensor) -> Guard:
+    kind = view_kind(value)
+    return Guard("CALL", source, (view_kind, kind)) if kind else Guard("NO_VIEW", source, None)
+
+
 _PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
@@ -197,7 +202,7 @@ class _Attempt:
                     signal = None
                     self.note_exception(raised.value)
                 except GuardOnDataDependentSymNode as error:
-                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                    raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
                 check_views(tracer)
@@ -289,7 +294,7 @@ class _Attempt:
         changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
         for item in tensors:
             if tracer.recorder.versions.of(item.example):
-                tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
+                tracer.guards.add(_view_guard(item.source, item.real))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])
@@ -310,6 +315,7 @@ class _Attempt:
         tracer = self.tracer
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
+            tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
                 self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"

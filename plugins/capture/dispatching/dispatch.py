@@ -150,6 +150,8 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if settings is None:
         return None
     is_root = token is not None
+    if _lock.is_held_here():
+        return None  # called by what is captured now (an operator's code on fake tensors), and part of that
     if is_root:
         settings.asked = True
         cache = settings.root

@@ -157,6 +157,7 @@ _KNOWN_BY_CALLS = (
     "torch._higher_order_ops.",
     "torch.nn.functional",
     "torch.functional",
+    "torch._ops",
 )
 
 

@@ -36,9 +36,9 @@ class Versions:
 
         Fake tensors take a write to a view that real ones refuse: it is left to Python, where it raises in its place.
         """
-        lists = [args[n] for n in _written_lists(target) if n < len(args)] if type(target) in _FUNCTIONS else []
+        written = [args[n] for n in _written_uncounted(target) if n < len(args)] if type(target) in _FUNCTIONS else []
         before = [
-            (v, v._version) for v in pytree.tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()
+            (v, v._version) for v in pytree.tree_leaves(written) if isinstance(v, torch.Tensor) and not v.is_inference()
         ]
         writes = _Writes(self.of_storages)
         with writes if self.inference else contextlib.nullcontext():
@@ -55,8 +55,12 @@ _FUNCTIONS = (type(torch.relu), OpOverload, OpOverloadPacket)
 
 
 @functools.cache
-def _written_lists(target: Any) -> tuple[int, ...]:
-    """Positions of the lists of tensors that a function of torch changes: fake tensors in them are not counted."""
+def _written_uncounted(target: Any) -> tuple[int, ...]:
+    """Positions of what a function of torch changes where fake tensors are not counted.
+
+    They are in lists and behind them: ``_amp_foreach_non_finite_check_and_unscale_`` says what it found in its second
+    argument.
+    """
     if isinstance(target, OpOverload):
         schemas = [target._schema]
     elif target.__name__.endswith("_"):
@@ -65,7 +69,11 @@ def _written_lists(target: Any) -> tuple[int, ...]:
     else:
         return ()
     arguments = [pair for schema in schemas for pair in enumerate(schema.arguments)]
-    return tuple(sorted({n for n, a in arguments if _is_written(a) and isinstance(a.type, torch.ListType)}))
+    return tuple(sorted({n for n, a in arguments if _is_written(a) and (n > 0 or _is_list(a))}))
+
+
+def _is_list(argument: Any) -> bool:
+    return isinstance(argument.type, torch.ListType)
 
 
 def _is_written(argument: Any) -> bool:

@@ -9,6 +9,7 @@ import heapq
 import inspect
 import math
 import operator
+import os
 import re
 import sys
 import types
@@ -19,6 +20,7 @@ import torch
 import torch.utils.checkpoint
 
 from turret.frames import frame_hook
+from turret.frames.sources import WeakSource
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.python.signatures import takes
@@ -206,6 +208,10 @@ def id_(t: Tracer, value: Value) -> Value:
             t.guards.take("ID", value.source, value.object)
         t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.object))
+    if isinstance(value, Tensor) and value.real is not None and value.source is not None and t.policy.data_dependent:
+        t.guards.take("IS", value.source, others=(WeakSource(str(value.source), value.real),))
+        t.provenance.bound_to_process("the address of an object")
+        return Constant(id(value.real))
     raise Unsupported(f"id of {value.describe()}")
 
 
@@ -215,9 +221,21 @@ def hash_(t: Tracer, value: Value) -> Value:
     if isinstance(value, Instance):
         return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")
-    if isinstance(value, (Tuple, Symbolic)) and is_stable(key := value.key(t)):
+    if type(value) is Tuple and not value.is_constant():
+        return Constant(hash(tuple(_Hashed(t.int_of(hash_(t, item))) for item in value.items)))
+    if isinstance(value, Symbolic) and is_stable(key := value.key(t)):
         return Constant(hash(key))
     return t.fold(hash, [value], {})
+
+
+class _Hashed:
+    """Something of a known hash: that of a tuple is made of its elements' alone."""
+
+    def __init__(self, known: int) -> None:
+        self.known = known
+
+    def __hash__(self) -> int:
+        return self.known
 
 
 @registry.function(sys.exc_info)
@@ -393,6 +411,14 @@ registry.functions[min] = _extreme("<", polyfills.min_, torch.sym_min)
 registry.functions[max] = _extreme(">", polyfills.max_, torch.sym_max)
 
 
+@registry.function(os.fspath)
+def fspath(t: Tracer, path: Value) -> Value:
+    path = path.realize()
+    if isinstance(path, Instance):
+        return path.need_special(t, "__fspath__")
+    return t.fold(os.fspath, [path], {})
+
+
 registry.functions[sys.intern] = lambda t, string: t.fold(sys.intern, [string], {})
 
 # Numbers and strings.
@@ -403,8 +429,8 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
     known = None if value is None else value.realize()
     if isinstance(known, Tensor):
         known = known.read(t, "item") or known
-    if isinstance(known, Symbolic) and known.type() is bool and not known.is_known():
-        return known
+    if isinstance(known, Symbolic) and not known.is_known():
+        return known if known.type() is bool else t.compare("!=", known, Constant(0))
     return Constant(False if value is None else t.truth(value))
 
 
@@ -448,7 +474,8 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
         if found is not None:
             return found
     if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
-        raise Unsupported(f"the text of {value.describe()}")
+        t.provenance.bound_to_process("a text that may hold the address of an object")
+        return Constant(convert(value.constant()))
     return t.fold(convert, [value], {})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Known, NestedFunction, Partial
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import flatten
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -65,16 +67,40 @@ def _plain(t: Tracer, value: Value) -> Any:
     """The context function as the Python object that it is."""
     if isinstance(value, Known):
         return value.object
-    if isinstance(value, Partial) and isinstance(value.function.realize(), Known):
-        args = [t.constant_of(v) for v in value.args]
-        return functools.partial(
-            value.function.constant(), *args, **{k: t.constant_of(v) for k, v in value.kwargs.items()}
-        )
+    if isinstance(value, Partial):
+        args = [plain_argument(t, v) for v in value.args]
+        named = {k: plain_argument(t, v) for k, v in value.kwargs.items()}
+        return functools.partial(plain_argument(t, value.function), *args, **named)
     if isinstance(value, NestedFunction):
         made = t.call(value, [], {}).realize()
         if isinstance(made, _Contexts):
             return _plain(t, made.maker)
     raise Unsupported(f"torch.utils.checkpoint with {value.describe()} as its context_fn")
+
+
+def plain_argument(t: Tracer, value: Value) -> Any:
+    """A constant, or a function of constants, as the object that it is outside of compiled code."""
+    value = value.realize()
+    if isinstance(value, Partial):
+        return _plain(t, value)
+    if isinstance(value, NestedFunction):
+        return _made(t, value)
+    if isinstance(value, Known):
+        return value.constant()
+    if isinstance(value, Set):
+        return value.kind(t.constant_of(v) for v in value.items.values())
+    return t.constant_of(value)
+
+
+def _made(t: Tracer, value: NestedFunction) -> Any:
+    """A function that was made in compiled code, of constants alone, as one that stands outside of it."""
+    cells = [types.CellType(plain_argument(t, c.content)) for c in value.closure if c.content is not None]
+    if len(cells) < len(value.closure) or value.attributes:
+        raise Unsupported(f"torch.utils.checkpoint with {value.describe()} in its context_fn")
+    defaults = tuple(plain_argument(t, v) for v in value.defaults)
+    made = types.FunctionType(value.code, value.scope, value.code.co_name, defaults, tuple(cells))
+    made.__kwdefaults__ = {k: plain_argument(t, v) for k, v in value.keyword_defaults.items()}
+    return made
 
 
 class _Contexts(Callable_):

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.fake_outputs import stand_ins
+from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
@@ -88,7 +88,7 @@ class _Branches:
     def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
         """New fake tensors of these layouts; with gradients (floats) where the branches, or ``more``, use any."""
         inputs = [n.meta["example_value"] for n in self.lifted()] + [v.fake for v in more if isinstance(v, Tensor)]
-        return stand_ins(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
+        return fake_outputs(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
 
 
 def _carried(t: Tracer, region: Subgraph, number: int, fake: torch.Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 
+import turret
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.graph import Subgraph
@@ -99,6 +100,29 @@ def trace(
         graph = region.close([t.recorder.argument(v)[0] for v in results])
     outer = [t.recorder.node_here(node) for node in outer]
     return Traced(region, graph, shape, auxiliary, outer, len(found))
+
+
+def _compile(original: Any) -> Any:
+    """The handler of a compiler's call in compiled code: what it compiles is part of the graph where it is called."""
+
+    def handler(t: Tracer, model: Value, **options: Value) -> Value:
+        held = {k: t.constant_of(v) for k, v in options.items()}
+        if held.get("disable"):
+            return model
+        apply = functools.partial(_apply, model)
+        return Transformed("a compiler", apply, _remake(original, model, **held))
+
+    return handler
+
+
+def _apply(function: Value, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.call(function, args, kwargs)
+
+
+registry.functions[torch.compile] = _compile(torch.compile)
+registry.named["turret.api.compile", "compile"] = lambda t, model, **options: _compile(turret.compile)(
+    t, model, **options
+)
 
 
 def _remake(transform: Any, function: Value, **options: Any) -> Callable[[Any], str]:
@@ -491,16 +515,3 @@ def _dict_of(t: Tracer, module: Module, name: str) -> Value:
         if last in vars(owner.object)[part]:
             return owner.get_attr(t, part).realize()
     raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
-
-
-@registry.function(torch.autograd.grad)
-def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """Gradients inside the graph.  What they need is kept: whether anybody asks again shows only later."""
-    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-    if len(args) > len(names):
-        raise Unsupported("torch.autograd.grad with so many positional arguments")
-    named = {**dict(zip(names, args, strict=False)), **kwargs}
-    for name in ("outputs", "inputs", "grad_outputs"):
-        if name in named and isinstance(named[name].realize(), Tensor):
-            named[name] = t.new_tuple([named[name]])
-    return t.recorder.call(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})

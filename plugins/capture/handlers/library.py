@@ -2,7 +2,7 @@
 
 import torch
 
-from turret.plugins.capture.autograd import hooks, tensor_data
+from turret.plugins.capture.autograd import backward, hooks, tensor_data
 from turret.plugins.capture.handlers import (
     attention,
     autograd,
@@ -12,6 +12,7 @@ from turret.plugins.capture.handlers import (
     control,
     copy,
     devices,
+    forward_gradients,
     func,
     itertools,
     made_classes,
@@ -23,7 +24,9 @@ from turret.plugins.capture.handlers import (
     recurrent,
     saved_tensors,
     torch_api,
+    user_kernels,
     warnings,
+    weak_references,
 )
 from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
@@ -34,12 +37,14 @@ if torch.distributed.is_available():
 __all__ = [
     "attention",
     "autograd",
+    "backward",
     "builtins",
     "checkpoint",
     "constructors",
     "control",
     "copy",
     "devices",
+    "forward_gradients",
     "func",
     "hooks",
     "itertools",
@@ -56,5 +61,7 @@ __all__ = [
     "saved_tensors",
     "tensor_data",
     "torch_api",
+    "user_kernels",
     "warnings",
+    "weak_references",
 ]

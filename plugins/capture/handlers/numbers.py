@@ -1,7 +1,9 @@
-"""What programs assert of numbers that depend on data: conditions that the graph checks when it runs."""
+"""What programs assert of unbacked symbols: conditions that the graph checks when it runs."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import torch
@@ -32,6 +34,16 @@ def check(t: Tracer, cond: Value, message: Value | None = None) -> Value:
 @registry.function(symbolic_shapes.expect_true)
 def expect_true(t: Tracer, cond: Value, *_: Value, **__: Value) -> Value:
     return Constant(t.assume(cond, _NO_MESSAGE))
+
+
+def _combined(operation: Any) -> Any:
+    """The handler of ``sym_and`` or ``sym_or``: a condition of several, none of which is decided here."""
+    return lambda t, x, *others: functools.reduce(lambda one, other: t.binary(operation, one, other), (x, *others))
+
+
+for _name, _operation in (("sym_and", operator.and_), ("sym_or", operator.or_)):
+    if (_function := getattr(symbolic_shapes, _name, None)) is not None:
+        registry.functions[_function] = _combined(_operation)
 
 
 def _is_size(t: Tracer, i: Value, message: Value | None = None, max: Value | None = None) -> Value:
@@ -65,9 +77,16 @@ def _asked_of_sizes(function: Any) -> Any:
         try:
             return Constant(bool(function(value.number)))
         except Exception as error:
-            raise Unsupported(f"{function.__name__} of a number that depends on data: {error}") from error
+            raise Unsupported(f"{function.__name__} of an unbacked symbol: {error}") from error
 
     return handler
+
+
+@registry.function(*filter(None, [getattr(symbolic_shapes, "has_static_value", None)]))
+def has_static_value(t: Tracer, a: Value) -> Value:
+    """Whether a number is one and the same by what is known while capturing."""
+    value = a.realize()
+    return Constant(not isinstance(value, Symbolic) or bool(symbolic_shapes.has_static_value(value.number)))
 
 
 for _name in ("statically_known_true", "guard_size_oblivious", "guard_or_false", "guard_or_true"):

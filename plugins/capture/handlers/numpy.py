@@ -31,7 +31,7 @@ logspace max maximum mean median meshgrid min minimum mod moveaxis multiply ndim
 pad percentile power prod ptp quantile rad2deg radians ravel reciprocal remainder repeat reshape roll rot90 round
 searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes
 take tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where
-zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint
+zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint issubdtype can_cast
 """
 """Functions of numpy that read their arguments and nothing else."""
 
@@ -89,6 +89,8 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
 
 def _folded(name: str, original: Any) -> Any:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if name.endswith("_like") and args and isinstance(shown := args[0].realize(), Tensor):
+            args = (array_of_tensor(t, shown), *args[1:])
         first = args[0].realize() if len(args) == 1 and not kwargs else None
         if isinstance(first, Tensor):
             return _of_tensor(t, name, original, first)

@@ -12,6 +12,7 @@ from turret.plugins.capture.interpreter.overrides import ENABLED, NO_SUBCLASSES,
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.made_wrappers import HalfMade, is_made_here, options_of
 from turret.plugins.capture.values.overriding import SubclassTensor, answers, is_overriding, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.tensors import Tensor
@@ -19,10 +20,13 @@ from turret.torch_compat.function_overrides import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
     disabled_torch_function,
+    pop_off_function_modes,
+    push_onto_function_modes,
     torch_function_all_disabled,
     torch_function_enabled,
 )
-from turret.torch_compat.programs.functions import make_subclass
+from turret.torch_compat.modes import function_mode_at, function_mode_count
+from turret.torch_compat.programs.functions import make_subclass, make_wrapper_subclass
 
 # Answers.
 
@@ -114,6 +118,15 @@ def make_instance(t: Tracer, cls: Value, data: Value, require_grad: Value | None
     if kind is torch.Tensor:
         return t.recorder.call_method("requires_grad_", [held], {}) if leaf else held
     return of_class(t, held, kind, data.node)
+
+
+@registry.function(make_wrapper_subclass)
+def make_wrapper(t: Tracer, cls: Value, size: Value, **options: Value) -> Value:
+    """A wrapper whose tensors its class is about to give it."""
+    kind = t.constant_of(cls)
+    if not is_made_here(kind):
+        raise Unsupported(f"making a {kind.__qualname__} in compiled code")
+    return HalfMade(kind, size.realize(), options_of(t, options))
 
 
 @registry.function(torch.Tensor.__new__)
@@ -225,6 +238,38 @@ def enter(t: Tracer, self: Value) -> Value:
 def leave(t: Tracer, self: Value, *exception: Value) -> Value:
     t.overrides.pop()
     return Constant(None)
+
+
+@registry.function(push_onto_function_modes)
+def push(t: Tracer, mode: Value) -> Value:
+    t.overrides.push(mode)
+    return Constant(None)
+
+
+@registry.function(pop_off_function_modes)
+def pop(t: Tracer) -> Value:
+    return t.overrides.pop()
+
+
+@registry.function(function_mode_count)
+def count(t: Tracer) -> Value:
+    return Constant(len(_modes(t)))
+
+
+@registry.function(function_mode_at)
+def mode_at(t: Tracer, position: Value) -> Value:
+    modes, number = _modes(t), t.int_of(position)
+    if not 0 <= number < len(modes):
+        raise Unsupported("a mode for torch's functions that there is not")
+    return modes[number]
+
+
+def _modes(t: Tracer) -> list[Value]:
+    """The modes that the program sees in use."""
+    t.overrides.assume_state()
+    if not t.overrides.modes and not t.overrides.outer_modes and function_mode_count():
+        raise Unsupported("the mode that a default device is")
+    return t.overrides.modes
 
 
 @registry.function(BaseTorchFunctionMode.__torch_function__)

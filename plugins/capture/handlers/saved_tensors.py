@@ -6,6 +6,7 @@ A graph uses none of its own; what would set some in such a block runs as Python
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from torch.autograd.graph import disable_saved_tensors_hooks
 
@@ -25,7 +26,7 @@ class HooksRefused(Instance):
 
     def special(self, t: Tracer, name: str) -> Value | None:
         """The methods that ``with`` calls."""
-        step = {"__enter__": _enter, "__exit__": _leave}.get(name)
+        step: Any = {"__enter__": _enter, "__exit__": _leave, "__call__": _decorate}.get(name)
         if step is None:
             raise Unsupported(f"{name} of torch.autograd.graph.disable_saved_tensors_hooks")
         return Handler(f"disable_saved_tensors_hooks.{name}", step)
@@ -47,7 +48,32 @@ def _leave(t: Tracer, *exception: Value) -> Value:
     return Constant(False)
 
 
+def _decorate(t: Tracer, function: Value) -> Value:
+    """The block around each call of a function, as a decorator."""
+
+    def call(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        _enter(t)
+        try:
+            return t.call(function, list(args), kwargs)
+        finally:
+            _leave(t)
+
+    return Handler("a function under disable_saved_tensors_hooks", call)
+
+
 @registry.function(disable_saved_tensors_hooks)
 def disable(t: Tracer, error_message: Value) -> Value:
     t.constant_of(error_message)
     return HooksRefused(contextlib._GeneratorContextManager)
+
+
+_recreate: Any = contextlib._GeneratorContextManager._recreate_cm
+
+
+@registry.function(_recreate)
+def recreate(t: Tracer, manager: Value) -> Value:
+    """The block of a call of a function that it decorates; of any other generator's, what Python makes."""
+    made_of = manager.realize().get_attr(t, "func").realize()
+    if made_of.is_constant() and made_of.constant() is getattr(disable_saved_tensors_hooks, "__wrapped__", None):
+        return disable(t, *manager.realize().get_attr(t, "args").realize().unpack(t))
+    return t.follow(t.wrap_known(_recreate), [manager], {})

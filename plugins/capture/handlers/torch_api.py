@@ -34,7 +34,7 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
-from turret.torch_compat.operators.library import CustomOpDef
+from turret.torch_compat.operators.library import CustomOpDef, code_of_triton_op
 from turret.torch_compat.programs.functions import assert_async, shape_as_tensor, torch_assert
 from turret.torch_compat.programs.tracers import (
     FxCall,
@@ -72,6 +72,14 @@ registry.functions[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
     t.wrap_known(jit_isinstance), [obj, target_type], {}
 )
 registry.functions[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
+
+
+@registry.function(typing.get_type_hints)
+def type_hints(t: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    t.provenance.bound_to_process("annotations of a class or function")
+    return t.fold(typing.get_type_hints, [obj, *args], kwargs)
+
+
 registry.functions[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
 registry.functions[unwrap_optional] = lambda t, x: t.follow(t.wrap_known(unwrap_optional), [x], {})
 registry.functions[torch_assert] = lambda t, condition, message: _check(t, condition, message)
@@ -122,6 +130,16 @@ def sizes_as_tensor(t: Tracer, value: Value) -> Value:
     return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
 
 
+@registry.tensor_method("copy_")
+def copy_into(t: Tracer, tensor: Tensor, src: Value, *rest: Value, **named: Value) -> Value:
+    """Of a number, which graphs behind this one have no copies of: a fill."""
+    src = src.realize()
+    fills = isinstance(src, Constant) and type(src.value) in (bool, int, float)
+    if fills:
+        return t.recorder.call_method("fill_", [tensor, src], {})
+    return t.recorder.call_method("copy_", [tensor, src, *rest], named)
+
+
 @registry.function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})
@@ -134,7 +152,15 @@ def graph_break(t: Tracer, reason: Value | None = None) -> Value:
 
 @registry.function(CustomOpDef.__call__)
 def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
-    """A custom op of torch.library: its registered operator is the node."""
+    """A custom op of torch.library: its registered operator is the node.
+
+    One of Triton kernels is followed where autograd has no part in it: for that the operator has a formula or an error.
+    """
+    code = code_of_triton_op(definition.realize().object)  # type: ignore[attr-defined]
+    given = [v.realize() for v in (*args, *kwargs.values())]
+    wants = any(isinstance(v, Tensor) and v.fake.requires_grad for v in given) and torch.is_grad_enabled()
+    if code is not None and not wants:
+        return t.call(t.wrap_known(code), list(args), kwargs)
     return t.recorder.call(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
 
 

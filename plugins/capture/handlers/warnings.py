@@ -24,37 +24,54 @@ def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value
     text = t.constant_of(message)
     cls = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
     if not any(issubclass(cls, kind) and re.match(start, text, re.I) for level in t.ignored for kind, start in level):
+        if t.state.records_warnings():
+            raise Unsupported("a warning that the program records")
         t.effects.later.append((warnings.warn, [Constant(text), t.wrap_known(cls)], {}))
     return Constant(None)
 
 
 class CaughtWarnings(Instance):
-    """A block under ``warnings.catch_warnings()``, in which the program may ignore warnings."""
+    """A block under ``warnings.catch_warnings()``, in which the program may ignore warnings.
+
+    ``records``: the block starts with a list for its warnings.  It stays empty: what gives one breaks the graph.
+    """
+
+    def __init__(self, records: bool) -> None:
+        super().__init__(warnings.catch_warnings)
+        self.records, self.entered = records, False
 
     def special(self, t: Tracer, name: str) -> Value | None:
-        step = {"__enter__": _enter, "__exit__": _leave}.get(name)
+        step = {"__enter__": self.enter, "__exit__": self.leave}.get(name)
         return super().special(t, name) if step is None else Handler(f"catch_warnings.{name}", step)
 
+    def enter(self, t: Tracer) -> Value:
+        """The block begins."""
+        self.entered = True
+        t.ignored.append([])
+        if not self.records:
+            return Constant(None)
+        t.state.record_warnings()
+        return t.new_list([])
+
+    def leave(self, t: Tracer, *exception: Value) -> Value:
+        """The block ends."""
+        t.ignored.pop()
+        if self.records and t.state.recorded_warnings():
+            raise Unsupported("a warning that the program records")
+        return Constant(None)
+
     def rebuild(self, r: Rebuilder) -> str:
-        raise Unsupported("a block under warnings.catch_warnings that leaves the graph")
-
-
-def _enter(t: Tracer) -> Value:
-    t.ignored.append([])
-    return Constant(None)
-
-
-def _leave(t: Tracer, *exception: Value) -> Value:
-    t.ignored.pop()
-    return Constant(None)
+        if self.entered:
+            raise Unsupported("a block under warnings.catch_warnings that leaves the graph")
+        return r.assign(f"{r.constant(warnings.catch_warnings)}(record={self.records})")
 
 
 @registry.kind(warnings.catch_warnings)
-def catch_warnings(t: Tracer, **options: Value) -> Value:
+def catch_warnings(t: Tracer, *, record: Value | None = None, **options: Value) -> Value:
     _only_in_whole_graphs(t, "warnings.catch_warnings")
     if any(t.truth(v) for v in options.values()):
         raise Unsupported(f"warnings.catch_warnings with {', '.join(options)}")
-    return CaughtWarnings(warnings.catch_warnings)
+    return CaughtWarnings(record is not None and t.truth(record))
 
 
 @registry.function(warnings.simplefilter)

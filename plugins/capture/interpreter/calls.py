@@ -37,13 +37,14 @@ from turret.plugins.capture.values.classes import (
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
+from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
@@ -321,6 +322,8 @@ class Caller(Tracer):
             return made
         if issubclass(kind, torch.Tensor) and is_plain_subclass(kind):
             return self.instantiate(cls, args, kwargs)
+        if issubclass(kind, torch.Tensor) and is_made_here(kind):
+            return completed(self, self.instantiate(cls, args, kwargs))
         if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
@@ -424,13 +427,33 @@ class Caller(Tracer):
 
     def call_wrapping(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """A call of what stands around a function of Python; None where nothing does."""
-        if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
-            if not self.trusted(object):
-                self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
-            return self.fold(object, args, kwargs, remembered=True)  # as in plain execution: computed once
+        if isinstance(object, functools._lru_cache_wrapper):
+            return self.call_remembering(object, args, kwargs)
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         return None
+
+    def call_remembering(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call of a function under ``functools.lru_cache``.
+
+        Of constants it is called for real, as in plain execution: the result is computed once.  Of anything else it is
+        followed, once in a frame for the same arguments.
+        """
+        given = [v.realize() for v in (*args, *kwargs.values())]
+        if all(v.is_constant() for v in given):
+            if not self.trusted(object):
+                self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
+            return self.fold(object, args, kwargs, remembered=True)
+        key = (object, len(args), *kwargs, *(v if isinstance(v, Symbolic) else v.key(self) for v in given))
+        if key not in self.remembered:
+            tensors = [v.fake for v in given if isinstance(v, Tensor)]
+            before = self.effects.count, [*map(self.recorder.versions.of, tensors)]
+            result = self.call(self.wrap_known(object.__wrapped__), args, kwargs)
+            changed = before != (self.effects.count, [*map(self.recorder.versions.of, tensors)])
+            if changed and all(v.source is not None or v.is_constant() for v in given):
+                raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+            self.remembered[key] = result
+        return self.remembered[key]
 
     def call_c(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of a kind of objects, or a function of a module, that is known to be pure."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.python.instructions import (
     BINARY_OPERATIONS,
@@ -27,6 +29,7 @@ from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 # Nothing, stack movement, constants.
 
@@ -240,7 +243,13 @@ def unary(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("UNARY_NOT", "TO_BOOL")
 def unary_not(f: Frame, i: Instruction) -> None:
-    truth = f.tracer.truth(f.pop())
+    value, t = f.pop(), f.tracer
+    if i.name == "UNARY_NOT" and t.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
+        value = t.call(t.wrap_known(bool), [value], {}).realize()
+        if isinstance(value, Symbolic):
+            f.push(t.recorder.call(torch.sym_not, [value], {}))  # data decide
+            return
+    truth = t.truth(value)
     f.push(Constant(truth if i.name == "TO_BOOL" else not truth))
 
 
@@ -263,8 +272,11 @@ def is_op(f: Frame, i: Instruction) -> None:
 @registry.instruction("CONTAINS_OP")
 def contains_op(f: Frame, i: Instruction) -> None:
     container, item = f.pop(), f.stack.pop()
-    found = container.contains(f.tracer, item)
-    f.push(Constant(f.tracer.truth(found) != bool(i.arg)))
+    found = container.contains(f.tracer, item).realize()
+    if isinstance(found, Symbolic):
+        f.push(f.tracer.recorder.call(torch.sym_not, [found], {}) if i.arg else found)  # data decide
+    else:
+        f.push(Constant(f.tracer.truth(found) != bool(i.arg)))
 
 
 # Attributes and names.

@@ -18,7 +18,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import BoundSource, CallSource
 from turret.frames.trace_modes import has_modes, modes_in_use, torch_function_state
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
-from turret.plugins.capture.interpreter.torch_functions import is_torch_builtin
+from turret.plugins.capture.interpreter.torch_functions import in_graph, is_torch_builtin
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import look_up
@@ -42,6 +42,7 @@ from turret.torch_compat.function_overrides import (
 )
 from turret.torch_compat.modes import function_mode_count
 from turret.torch_compat.operators.native_functions import TensorBase, torch_c
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 ENABLED, NO_SUBCLASSES, NOTHING = range(3)
 """Who is asked: all; modes alone; nobody."""
@@ -228,7 +229,7 @@ class Overrides:
         """The answer to a call of a function of torch; None where nobody answers."""
         if (accessor := accessor_of(function)) is not None:
             return self.access(accessor, args)
-        if not self.applies((*args, *kwargs.values())):
+        if not _asks(function) or not self.applies((*args, *kwargs.values())):
             return None
         return self.ask(function, args, kwargs, function)
 
@@ -375,7 +376,7 @@ class Overrides:
     def push(self, mode: Value) -> None:
         """``with mode:`` begins."""
         self.assume_state()
-        if not self.modes and function_mode_count():
+        if not self.modes and not self.outer_modes and function_mode_count():
             raise Unsupported("a mode for torch's functions inside of a default device")
         self.modes.append(mode.realize())
 
@@ -450,6 +451,16 @@ def plain(value: Value) -> Value:
     if isinstance(value, (List, Tuple)) and any(isinstance(v, SubclassTensor) for v in _flat([value])):
         return type(value)([plain(v) for v in value.items])
     return value
+
+
+def _asks(function: Any) -> bool:
+    """Whether a call of a function may ask who answers.
+
+    Torch is asked by making the call, so this is no question for what changes torch's own state instead.
+    """
+    if isinstance(function, (types.FunctionType, HigherOrderOperator)):
+        return True
+    return getattr(function, "__objclass__", None) in (torch.Tensor, TensorBase) or in_graph(function)
 
 
 def is_of_torch(function: Any) -> bool:

@@ -14,6 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.operators.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -114,10 +115,14 @@ def _call_method(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Valu
 
 
 def _answer(t: Tracer, function: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """What torch says now of itself or of objects that are known."""
-    answer = t.fold(function, args, kwargs)
+    """What torch says now of itself or of objects that are known: the program's torch, not the tracer's."""
+    with unset_fake_temporarily():
+        answer = t.fold(function, args, kwargs)
     if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
-        t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
+        plain = tuple(v.constant() for v in args)
+        with unset_fake_temporarily(), t.state.at_start():
+            before = function(*plain)
+        t.provenance.call(function, plain, before)
     else:
         t.provenance.bound_to_process(f"what torch.{name} answered")
     return answer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import attrs
+import numpy
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
@@ -39,6 +41,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance, Instance, I
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.programs.functions import assert_async
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -76,6 +79,8 @@ class FrameTracer(Caller):
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0
         """How many blocks under way refuse hooks on saved tensors."""
+        self.remembered: dict[tuple, Value] = {}
+        """Results of functions that remember theirs, by function and arguments."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.guards.watchers.append(self.blocks.note_guard)
@@ -169,7 +174,7 @@ class FrameTracer(Caller):
     ) -> Value:
         """The result of a pure function of constants; what it raises, the program raises.
 
-        ``remembered``: it gives one and the same object each time.
+        ``remembered``: it gives one and the same object each time, to the program as well as here.
         """
         try:
             plain = [folded(v) for v in args]
@@ -178,7 +183,8 @@ class FrameTracer(Caller):
             name = getattr(function, "__qualname__", None) or repr(function)
             raise Unsupported(f"{name} of {unknown.args[0].describe()}") from None
         try:
-            found = function(*plain, **named)
+            with unset_fake_temporarily() if remembered else contextlib.nullcontext():
+                found = function(*plain, **named)
             if remembered and type(found) is list:
                 return self.wrap(found, BoundSource("a remembered list", found))
             return self.wrap_known(found) if remembered else self.made(found)
@@ -256,7 +262,7 @@ class FrameTracer(Caller):
         return value.truth(self)
 
     def assume(self, condition: Value, message: str) -> bool:
-        """Assert a condition: on numbers that depend on data by a node of the graph, on others by a guard."""
+        """Assert a condition: on unbacked symbols by a node of the graph, on others by a guard."""
         condition = condition.realize()
         if not isinstance(condition, Symbolic):
             return self.truth(condition)
@@ -330,6 +336,8 @@ class FrameTracer(Caller):
         left, right = left.realize(), right.realize()
         if operation is operator.getitem:
             return left.get_item(self, right)
+        if any(isinstance(v, Constant) and isinstance(v.value, numpy.generic) for v in (left, right)):
+            left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in (left, right))
         result = left.binary(self, operation, right, inplace)
         if result is None:
             result = right.reflected(self, operation, left)

@@ -111,7 +111,7 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
             t.blocks.note_known(known, source)
         _assume_same(t, known, source)
         return known
-    wrapper = registry.wrappers.get(kind)
+    wrapper = registry.wrappers.get(kind) or registry.named_wrappers.get((kind.__module__, kind.__qualname__))
     if wrapper is None:
         wrapper = (
             _opaque

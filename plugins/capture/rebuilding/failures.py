@@ -21,6 +21,7 @@ from turret.errors import TurretError, warn
 from turret.frames import frame_hook
 from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.frames.trace_modes import wrote_nothing
+from turret.graph.freed_graphs import note_freed
 from turret.plan.executor import left_inputs_as_they_were
 from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
@@ -52,6 +53,8 @@ def _is_plain(target: Any) -> bool:
     """Whether a node's function is torch's own and acts on its arguments alone (no custom op, no collective)."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).split(".")[0] in ("aten", "prims")
+    if target is note_freed:  # which autograd's graph alone learns of
+        return True
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
     functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)
     return isinstance(target, functions) and module.partition(".")[0] in _PACKAGES

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-def stand_ins(examples: Sequence[torch.Tensor], inputs: Sequence[Any], differentiable: Sequence[bool]) -> tuple:
+def fake_outputs(examples: Sequence[torch.Tensor], inputs: Sequence[Any], differentiable: Sequence[bool]) -> tuple:
     """New tensors of the layouts of ``examples``; those ``differentiable`` have a gradient if an input has."""
     return _Like.apply(tuple(examples), tuple(differentiable), *(v for v in inputs if isinstance(v, torch.Tensor)))
 

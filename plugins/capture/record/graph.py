@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 import re
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
+from turret.plugins.capture.record.freed import FreedGraphs
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
@@ -36,6 +38,7 @@ from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
@@ -189,6 +192,7 @@ class GraphRecorder:
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
+        self.freed = FreedGraphs()
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False
@@ -380,6 +384,9 @@ class GraphRecorder:
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
+        if "from" in kwargs:  # a word of Python, which the text of a graph cannot name an argument by
+            args = [*args, *(kwargs[name] for name in ("from", "to") if name in kwargs)]
+            kwargs = {name: value for name, value in kwargs.items() if name not in ("from", "to")}
         nodes, fakes = [], []
         for value in args:
             node, fake = argument(value)
@@ -532,11 +539,48 @@ class GraphRecorder:
             keys = [k.constant() for k, _ in value.items.values()]
             nodes, fakes = self._row([v for _, v in value.items.values()], in_64_bits)
             return dict(zip(keys, nodes, strict=True)), dict(zip(keys, fakes, strict=True))
+        if isinstance(value, Instance) and is_frozen_dataclass(value.kind):
+            return self._frozen(value, in_64_bits)
         raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
+
+    def _frozen(self, value: Instance, in_64_bits: bool) -> tuple[fx.Node, Any]:
+        """An instance of a frozen dataclass, which a node puts together from its fields."""
+        names = [field.name for field in dataclasses.fields(value.kind)]
+        parts = [value.own(self.t, name) for name in names]
+        if None in parts or not value.stores.keys() <= set(names):
+            raise Unsupported(f"{value.describe()} as an argument, which is more than its fields, or less")
+        make = Assembled(value.kind, tuple(names))
+        nodes, fakes = self._row([v for v in parts if v is not None], in_64_bits)
+        example = make(*fakes)
+        return self.record("call_function", make, tuple(nodes), {}, example), example
 
     def _row(self, values: Iterable[Value], in_64_bits: bool) -> tuple[list, list]:
         pairs = [self.argument(v, in_64_bits) for v in values]
         return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+def is_frozen_dataclass(kind: type) -> bool:
+    """Whether instances of a class are their fields, which nobody changes."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and "__dataclass_params__" in vars(kind)
+
+
+@attrs.frozen
+class Assembled:
+    """A function of the fields of a dataclass that gives an instance, which the program has made before."""
+
+    kind: type
+    names: tuple[str, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.kind.__name__
+
+    def __call__(self, *fields: Any) -> Any:
+        made: Any = object.__new__(self.kind)
+        for name, value in zip(self.names, fields, strict=True):
+            object.__setattr__(made, name, value)
+        return made
 
 
 def _computes_a_number(target: Any, args: list[Value]) -> bool:

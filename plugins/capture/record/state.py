@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from turret.frames.trace_modes import mode_values
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.torch_compat.operators.native_functions import log_api_usage_once
 
@@ -23,6 +25,10 @@ class TorchState:
         self.t = t
         self.before = mode_values()
         self.nesting = 0
+        self.dual_levels: list[Any] = []
+        """Blocks under way that have a level of dual tensors."""
+        self.recordings: list[tuple[warnings.catch_warnings, list]] = []
+        """For each block under way in which the program records warnings, what records those given meanwhile."""
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a setter now and in the graph."""
@@ -48,8 +54,40 @@ class TorchState:
         now = mode_values()
         return [(s, lead, before, now[s, lead]) for (s, lead), before in self.before.items() if now[s, lead] != before]
 
+    @contextlib.contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Within it the modes are those of the start, of which guards speak."""
+        changed = self.changes()
+        for setter, lead, before, _ in changed:
+            setter(*lead, *before)
+        try:
+            yield
+        finally:
+            for setter, lead, _, now in changed:
+                setter(*lead, *now)
+
+    def record_warnings(self) -> None:
+        """Record the warnings that torch gives of what is called from now on."""
+        block = warnings.catch_warnings(record=True)
+        self.recordings.append((block, block.__enter__()))
+        warnings.simplefilter("always")
+
+    def records_warnings(self) -> bool:
+        """Whether they are recorded."""
+        return bool(self.recordings)
+
+    def recorded_warnings(self) -> list:
+        """What was recorded since the last block began, which ends."""
+        block, found = self.recordings.pop()
+        block.__exit__(None, None, None)
+        return found
+
     def restore(self) -> None:
         """Bring back the modes of the start."""
+        while self.recordings:
+            self.recorded_warnings()
+        while self.dual_levels:
+            self.dual_levels.pop().ends.close()
         for setter, lead, before, _ in self.changes():
             setter(*lead, *before)
         while self.nesting > 0:
@@ -61,6 +99,8 @@ class TorchState:
 
     def finish(self, r: Rebuilder) -> None:
         """The graph leaves modes as it found them; the rebuilt code sets those that the frame left changed."""
+        if self.dual_levels:
+            raise Unsupported("a graph break in a block with dual tensors", step=NOWHERE)
         for setter, lead, before, now in self.changes():
             self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
             arguments = ", ".join(map(r.constant, (*lead, *now)))

@@ -112,12 +112,12 @@ class Blocks:
             return follow()
         for trace in self.traces.get(key, ()):
             try:
-                likeness = RegionMatcher(t, trace)
-                likeness.check(call)
+                matcher = RegionMatcher(t, trace)
+                matcher.check(call)
             except MatchFailed:
                 continue
             self.reused[name] += 1
-            return likeness.repeat()
+            return matcher.repeat()
         return self.follow(call, follow)
 
     def describe(self, key: Any, name: str, arguments: list[Value]) -> BlockCall | None:

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from turret.frames.guards import Guard, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
-from turret.plugins.capture.record.fake_outputs import stand_ins
+from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module
@@ -207,7 +207,7 @@ class RegionMatcher:
                 self.values[id(value)] = Symbolic(self.nodes[value.node], value.number)
         inputs = [n.meta["example_value"] for n in (self.nodes.get(m, m) for m in self.outside())]
         examples = [v.fake for v in fresh]
-        made = stand_ins(examples, inputs, [e.requires_grad for e in examples])
+        made = fake_outputs(examples, inputs, [e.requires_grad for e in examples])
         for value, fake in zip(fresh, made, strict=True):
             node = self.nodes[value.node]
             node.meta["example_value"] = fake

@@ -263,9 +263,9 @@ class ArrayOfTensor(_Numbers):
 
     def read(self, t: Tracer, name: str) -> Value:
         """The numbers of the array as Python's."""
-        if name in ("tolist", "__bool__") and self.held.fake.dim() > 0:
+        if name == "__bool__" and self.held.fake.dim() > 0:
             raise Unsupported(f"{name} of {self.describe()}")
-        found = self.held.read(t, "item" if name == "tolist" else name)
+        found = self.held.read(t, name)
         if found is None:
             raise Unsupported(f"{name} of {self.describe()} reads its numbers")
         return found

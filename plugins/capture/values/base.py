@@ -130,10 +130,20 @@ class Value:
         raise Unsupported(f"deleting an item of {self.describe()}")
 
     def contains(self, t: Tracer, item: Value) -> Value:
+        pending: Value | None = None
         for candidate in self.unpack(t):
-            if t.is_same(candidate, item) or t.truth(t.compare("==", candidate, item)):
+            if pending is not None and t.truth(pending):
                 return Constant(True)
-        return Constant(False)
+            pending = None
+            if t.is_same(candidate, item):
+                return Constant(True)
+            equal = t.compare("==", candidate, item)
+            if equal.realize().is_constant():
+                if t.truth(equal):
+                    return Constant(True)
+            else:
+                pending = t.call(t.wrap_known(bool), [equal], {})  # if it is the last, data may decide
+        return Constant(False) if pending is None else pending
 
     def of_program(self, t: Tracer, name: str) -> Value | None:
         """A special method of the program's own that a class has from its metaclass, bound, or None."""
@@ -209,6 +219,7 @@ class Tracer(Protocol):
     copied_views: list[list[tuple[torch.Tensor, int]]]
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int
+    remembered: dict[tuple, Value]
     overrides: Any
 
     # Objects.
@@ -295,6 +306,7 @@ class Recorder(Protocol):
     integers: dict[Any, None]
     floats: dict[fx.Node, Any]
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
+    freed: Any
     leaf_steps: dict[fx.Node, int]
     devices: list[torch.device]
     tags: dict[str, Any]

@@ -141,12 +141,17 @@ def _partial_method(t: Tracer, value: Value, owner: type, name: str, raw: functo
     return Partial(Method(t.wrap_known(raw.func), value), given, named)
 
 
+def _remembering_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
+    return Method(class_member(t, owner, name, raw), value)
+
+
 _DESCRIPTORS: tuple[tuple[Any, Callable[..., Value]], ...] = (
     (property, _property),
     (functools.cached_property, _cached_property),
     (_FIELD, _field),
     (_C_METHODS, _c_method),
     (functools.partialmethod, _partial_method),
+    (functools._lru_cache_wrapper, _remembering_method),
 )
 """Kinds of descriptors whose ``__get__`` is known, with what it gives for ``(t, instance, class, name, raw)``."""
 

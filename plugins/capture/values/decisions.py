@@ -17,7 +17,7 @@ def decide(t: Tracer, condition: fx.Node) -> bool:
     """Whether a condition of the graph on changing floats holds in this call; assumed to be so in others.
 
     It is computed as Python computes it, and not from the symbol's expression, which is rearranged.  Raises
-    ``Unsupported`` where other numbers that depend on data are part of it.
+    ``Unsupported`` where other unbacked symbols are part of it.
     """
     used: dict[Source, float] = {}
     try:
@@ -42,7 +42,7 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
         return f"{{{list(used).index(changing.source)}}}"
     form = _FORMS.get(node.target) if node.op == "call_function" and not node.kwargs else None
     if form is None:
-        raise Unsupported("a branch on a number that depends on data")
+        raise Unsupported("a branch on an unbacked symbol: its value depends on data")
     return form.format(*(_text(t, a, used) for a in node.args)).join("()")
 
 

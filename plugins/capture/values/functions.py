@@ -40,10 +40,18 @@ class Cell(Value):
         return super().get_attr(t, name)
 
     def rebuild(self, r: Rebuilder) -> str:
-        name = r.remember(self, r.assign(f"{r.constant(types.CellType)}()"))
-        if self.content is not None:
-            r.line(f"{name}.cell_contents = {r.load(self.content)}")
+        name = self.make(r)
+        self.fill(r)
         return name
+
+    def make(self, r: Rebuilder) -> str:
+        """Write the line that makes it, without its content."""
+        return r.remember(self, r.assign(f"{r.constant(types.CellType)}()"))
+
+    def fill(self, r: Rebuilder) -> None:
+        """Write the line that gives it its content."""
+        if self.content is not None:
+            r.line(f"{r.load(self)}.cell_contents = {r.load(self.content)}")
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
@@ -263,6 +271,9 @@ class NestedFunction(Callable_):
 
     def rebuild(self, r: Rebuilder) -> str:
         name = r.fresh()
+        new = [c for c in self.closure if c.source is None and id(c) not in r.names]
+        for cell in new:  # what is in them may lead back here
+            cell.make(r)
         closure = "".join(r.load(c) + "," for c in self.closure)
         defaults = "".join(r.load(v) + "," for v in self.defaults)
         r.line(
@@ -270,6 +281,8 @@ class NestedFunction(Callable_):
             f"{self.code.co_name!r}, {f'({defaults})' if defaults else None}, {f'({closure})' if closure else None})"
         )
         r.remember(self, name)
+        for cell in new:
+            cell.fill(r)
         if self.keyword_defaults:
             pairs = ", ".join(f"{k!r}: {r.load(v)}" for k, v in self.keyword_defaults.items())
             r.line(f"{name}.__kwdefaults__ = {{{pairs}}}")

@@ -128,7 +128,8 @@ class Instance(Value):
         if name == "__dict__":
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)
-        if owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType):
+        data = owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType)
+        if data and look_up(t, type(raw), "__get__")[0] is not None:
             return bind_attribute(t, self, owner, name, raw)
         found = self.own(t, name)
         if found is not None:

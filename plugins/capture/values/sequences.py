@@ -273,8 +273,8 @@ class List(Sequence):
 
     def m_extend(self, t: Tracer, items: Value) -> Value:
         items = items.realize()
-        if isinstance(items, Sequence):
-            more = items.unpack(t)
+        if isinstance(items, Sequence) or getattr(items, "payload", None) is self:
+            more = items.unpack(t) if isinstance(items, Sequence) else list(self.items)
             self.changed(t)
             self.items.extend(more)
             return Constant(None)

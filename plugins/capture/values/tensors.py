@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import types
 import warnings
@@ -18,7 +19,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.errors import NOWHERE, FloatNeeded, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
@@ -58,7 +59,7 @@ _MOST_READ = 1024
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
-        "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
+        "register_post_accumulate_grad_hook", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
@@ -288,9 +289,10 @@ class Tensor(Value):
         return self.nested_list(t) if t.policy.data_dependent else None
 
     def nested_list(self, t: Tracer) -> Value:
-        """``Tensor.tolist`` where numbers that depend on data are symbols."""
-        if not all(isinstance(s, int) for s in self.fake.shape) or self.fake.numel() > _MOST_READ:
-            raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
+        """``Tensor.tolist`` where values that depend on data are symbols."""
+        sizes = [t.constant_of(t.recorder.size_value(self, n)) for n in range(self.fake.dim())]
+        if math.prod(sizes) > _MOST_READ:
+            raise Unsupported("Tensor.tolist of a tensor of many elements")
         if self.fake.dim() == 0:
             return self.call_method(t, "item", [], {})
         return List([part.realize().nested_list(t) for part in self.unpack(t)])  # type: ignore[attr-defined]
@@ -418,6 +420,8 @@ class Tensor(Value):
         else:
             made = r.output(self)
         name = r.remember(self, made)
+        if self.fake.retains_grad:
+            r.line(f"{name}.retain_grad()")
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
@@ -598,6 +602,12 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
     return _as_float(t.recorder.call(operation, [left, right], {}))
 
 
+def _are_undecided(*conditions: Value) -> bool:
+    """Whether all are conditions, and on data some of them."""
+    symbols = [v for v in conditions if isinstance(v, Symbolic) and v.type() is bool]
+    return len(symbols) == len(conditions) and not all(v.is_known() for v in symbols)
+
+
 def _divides_by_zero(t: Tracer, operation: Callable, right: Value) -> bool:
     return operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t)
 
@@ -623,7 +633,8 @@ def _of_floats(t: Tracer, operation: Callable, left: Value, right: Value) -> Val
     if any(isinstance(v, Symbolic) and not v.is_known() for v in (left, right)):
         if operation not in _WHOLE:
             return t.recorder.call(operation, [left, right], {})
-        raise Unsupported("a remainder or whole quotient of a float that depends on data")
+        reason = "a remainder or whole quotient of a float that depends on data"
+        raise FloatNeeded(reason) if t.policy.changing else Unsupported(reason)
     return t.fold(operation, [_as_now(left), _as_now(right)], {})
 
 
@@ -686,7 +697,7 @@ class Symbolic(Value):
                 return int(self.number)
             return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a number that depends on data: {error}") from error
+            raise Unsupported(f"an unbacked symbol: {error}") from error
 
     def key(self, t: Tracer) -> Any:
         return self.fixed()
@@ -726,11 +737,13 @@ class Symbolic(Value):
         try:
             return bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a branch on a number that depends on data: {error}") from error
+            raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         other = self.beside_number(other)
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+            if operation in (operator.and_, operator.or_) and _are_undecided(self, other):
+                return t.recorder.call(operation, [self, other], {})
             if operation in _BITWISE:
                 right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
                 return t.fold(operation, [Constant(self.fixed()), right], {})

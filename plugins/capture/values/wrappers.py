@@ -32,6 +32,8 @@ class WrapperTensor(Tensor):
         super().__init__(node, fake, source, real)
         self.form = WrapperForm.of(fake)
         self.version = fake._version
+        self.given: dict[str, Value] = {}
+        """Attributes that the program gave one that it made in compiled code."""
 
     def type(self) -> type:
         return self.form.kind
@@ -78,6 +80,8 @@ class WrapperTensor(Tensor):
         return t.wrap(getattr(self.real, name), AttrSource(self.source, name))
 
     def own_attribute(self, t: Tracer, name: str) -> Value:
+        if name in self.given and self.fake._version == self.version:
+            return self.given[name]
         if name in self.form.names:
             return self.held(t, name)
         if self.real is None and name in self.fake.__dict__:

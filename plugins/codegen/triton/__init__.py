@@ -18,7 +18,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
 
 if TYPE_CHECKING:
-    from turret.ir import ProductCandidate, Schedule
+    from turret.ir import AttentionCandidate, ProductCandidate, Schedule
     from turret.plan import Plan
 
 _HOMES = {
@@ -78,7 +78,9 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
 
 
 @hookimpl(tryfirst=True)
-def turret_choice_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
+def turret_choice_cost(
+    context: CompileContext, candidate: ProductCandidate | AttentionCandidate, target: Target
+) -> float | None:
     """The time on the device, where that may be asked."""
     if not context.config.max_autotune or not _is_for(target):
         return None

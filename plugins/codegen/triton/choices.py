@@ -13,7 +13,7 @@ from turret.errors import CodegenError, UnsupportedError
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, device_for
 from turret.hooks.products import Target
-from turret.ir import Extern, ProductCandidate
+from turret.ir import AttentionCandidate, Extern, ProductCandidate
 from turret.plan.executor import load
 from turret.plugins.codegen.triton.compilation.autotune import FLUSH_BYTES, REPEATS, WARM_UPS, sample
 from turret.plugins.codegen.triton.stage import codegen
@@ -26,7 +26,9 @@ H200 where products that were equally fast alone stayed calls, and 748 us where 
 _TIME = "time.json"
 
 
-def timed_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
+def timed_cost(
+    context: CompileContext, candidate: ProductCandidate | AttentionCandidate, target: Target
+) -> float | None:
     """Microseconds that a candidate's schedule takes; infinite where it cannot run, None where sizes are symbolic.
 
     Each of its kernels runs in its fastest configuration.
@@ -51,7 +53,11 @@ def timed_cost(context: CompileContext, candidate: ProductCandidate, target: Tar
 
 
 def _microseconds(
-    context: CompileContext, candidate: ProductCandidate, target: Target, device: Device, index: int
+    context: CompileContext,
+    candidate: ProductCandidate | AttentionCandidate,
+    target: Target,
+    device: Device,
+    index: int,
 ) -> float:
     plan = codegen(context, candidate.schedule, target)
     run = load(plan, context.store("codegen"))

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 import attrs
 
 from turret.ir.nest import Nest
-from turret.ir.program import TensorDecl
+from turret.ir.program import Template, TensorDecl
 from turret.ir.schedule import Kernel
+from turret.plugins.codegen.triton.emission.ahead import ahead
+from turret.plugins.codegen.triton.emission.attention import attention_kernel
 from turret.plugins.codegen.triton.emission.body import grid_text, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
-from turret.plugins.codegen.triton.emission.prelude import prelude_for
+from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT, WAIT_IMPORT, WAITS_FROM, prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
@@ -22,43 +24,39 @@ from turret.plugins.codegen.triton.tiles.specialization import conditions, multi
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, serial_tile, tile
 
-_IMPORTS = """\
-import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-"""
-_WAIT_IMPORT = "from triton.language.extra.cuda import gdc_wait\n"
-_WAIT = "gdc_wait()  # the kernel before may still run: what it writes is not there yet"
-_PROGRAMMATIC = (9, 0)
-"""The compute capability from which on a kernel can be launched before the one ahead of it has ended."""
-
 
 def emit(
-    kernel: Kernel,
+    kernel: Kernel | Template,
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties | None = None,
     hints: Mapping[str, int] | None = None,
+    given: frozenset[str] = frozenset(),
 ) -> tuple[TritonKernel, ...]:
-    """Triton of one kernel: several, to be launched in order, where a reduction is split; none where nothing is stored.
+    """Triton of one kernel, or of a call that ``writes`` is true of.
+
+    Several, to be launched in order, where a reduction is split; none where nothing is stored.
 
     ``declarations`` declares every tensor that the kernel reads or writes.  ``hints`` are values that size symbols had
-    and may have again: kernels are right for any, and some have another one beside them that is fast for such.  Raises
+    and may have again: kernels are right for any, and some have another one beside them that is fast for such.
+    ``given``: tensors that were there before the kernel ahead in the stream began, and that it does not write.  Raises
     ``UnsupportedError`` where the kernel has a dtype or a form that tiles cannot express.
     """
     properties, hints = properties or DeviceProperties(), hints or {}
+    if isinstance(kernel, Template):
+        return (attention_kernel(kernel, declarations, properties),)
     stages = in_order(kernel, declarations)
     if len(stages.kernels) == 1:
         stages = split(kernel, declarations, properties, hints)
     tensors = {**declarations, **stages.tensors}
-    waits = properties.capability >= _PROGRAMMATIC
-    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints)) is not None]
+    waits = properties.capability >= WAITS_FROM
+    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints, given)) is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
 
 
 def _write(
-    kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool, hints: Mapping[str, int]
+    kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool, hints: Mapping[str, int], given: frozenset[str]
 ) -> TritonKernel | None:
     """One Triton kernel; None where it would store nothing.
 
@@ -67,7 +65,7 @@ def _write(
     if not nest.stores:
         return None
     emitter = Emitter(_tiling(kernel, nest))
-    made = _written(kernel, emitter, waits)
+    made = _written(kernel, emitter, waits, given)
     divisible = multiples(made.sizes, hints)
     # A symbol without a hint may be the bits of a float.
     known = bool(made.sizes) and hints.keys() >= set(made.sizes)
@@ -75,7 +73,7 @@ def _write(
     if not divisible and narrow is None:
         return made
     faster = Emitter(emitter.tiling, narrow=narrow is not None)
-    fast = _written(kernel, faster, waits)
+    fast = _written(kernel, faster, waits, given)
     assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible)
     if not assumes:
         return made
@@ -83,12 +81,13 @@ def _write(
     return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
 
 
-def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
+def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str]) -> TritonKernel:
     write_body(emitter)
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
     signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
-    lines = [*([_WAIT] if waits else []), *emitter.base.lines] or ["pass"]
+    front, behind = _parted(emitter, given) if waits else ([], emitter.base.lines)
+    lines = [*front, *([WAIT, SIGNAL] if waits else []), *behind] or ["pass"]
     body = "\n".join(f"    {line}" for line in lines)
     prelude = prelude_for(body)
     types = _parameter_types(emitter)
@@ -97,7 +96,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
     # block sizes: where a block is as long as a row, nothing in the text says how long.
     identity = f"{signature}{types}{body}{prelude}{configs}{options}"
     name = f"turret_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    imports = _IMPORTS + (_WAIT_IMPORT if waits else "")
+    imports = IMPORTS + (WAIT_IMPORT if waits else "")
     parts = [imports, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     stored, inplace = _written_tensors(emitter)
     return TritonKernel(
@@ -117,6 +116,14 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
         comment=_comment(kernel),
         streams=tuple(emitter.streams),
     )
+
+
+def _parted(emitter: Emitter, given: frozenset[str]) -> tuple[list[str], list[str]]:
+    """The lines in front of the wait, and those behind it: of rows that lie in one block loads may come first."""
+    row, pointers = emitter.tiling.row, emitter.pointers
+    if row is None or not emitter.tiling.persistent or given.isdisjoint(pointers):
+        return [], emitter.base.lines
+    return ahead(emitter.base.lines, pointers.values(), [p for t, p in pointers.items() if t in given])
 
 
 def _parameter_types(emitter: Emitter) -> dict[str, str]:

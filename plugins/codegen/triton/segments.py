@@ -64,7 +64,7 @@ def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
     if slot is None:
         return False
     described = draft.plan.slots[slot]
-    return described.place == "arena" and described.number % VECTOR != 0
+    return described.storage == "arena" and described.number % VECTOR != 0
 
 
 @attrs.frozen
@@ -155,10 +155,10 @@ class _Packer:
             return layout.pointer(buffer)
         slot = self.draft.slot_of[buffer]
         described = self.draft.plan.slots[slot]
-        return ArenaPointer((NUMBER, described.number)) if described.place == "arena" else SlotPointer(slot)
+        return ArenaPointer((NUMBER, described.number)) if described.storage == "arena" else SlotPointer(slot)
 
     def allocated(self, slot: int) -> bool:
-        return self.draft.plan.slots[slot].place == "own"
+        return self.draft.plan.slots[slot].storage == "own"
 
     def hidden(
         self,

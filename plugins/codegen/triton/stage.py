@@ -12,17 +12,19 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.events import EventKind
 from turret.hooks.products import Target
-from turret.ir import Kernel, Schedule
+from turret.ir import Kernel, Schedule, Template
 from turret.plan import Plan
-from turret.plan.builder import PlanDraft, draft_plan
+from turret.plan.builder import PlanDraft, Segment, draft_plan
 from turret.plan.launch.device import TABLE
 from turret.plan.launch.driver_library import LAUNCHER
 from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen.triton.compilation.autotune import Tuner
 from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
+from turret.plugins.codegen.triton.emission.attention import writes
 from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
+from turret.plugins.codegen.triton.stream import following_segments, given_tensors
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.row_column import one_pass
 from turret.storage import codec
@@ -36,7 +38,8 @@ def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan
         target = attrs.evolve(target, index=device.current_index())
     properties = device_properties(target)
     schedule = one_pass(schedule, properties)
-    draft = draft_plan(schedule, target.device)
+    declarations = schedule.program.declarations()
+    draft = draft_plan(schedule, target.device, lambda template: writes(template, declarations))
     if not draft.segments:
         return draft.plan
     return _CodeGenerator(context, schedule, draft, properties, target).plan()
@@ -68,6 +71,8 @@ class _CodeGenerator:
         self.name = schedule.program.name
         self.declarations, self.hints = schedule.program.declarations(), schedule.program.hints
         config = context.config
+        self.given = given_tensors(schedule)
+        self.following = following_segments(draft)
         self.cache = context.store("codegen")
         major, minor = properties.capability
         arch, pool = 10 * major + minor, lambda: shared_pool(config.compile_workers)
@@ -78,7 +83,7 @@ class _CodeGenerator:
     def plan(self) -> Plan:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(LAUNCHER.build, self.cache)
-            segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
+            segments = {run.name: self._emitted(run) for run in self.draft.segments}
             chosen = self._choose(list(alternatives(segments)))
             built.result()
         packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
@@ -90,8 +95,17 @@ class _CodeGenerator:
             arena_spans=packed.arena_spans,
         )
 
-    def _emit(self, kernel: Kernel) -> Emitted:
-        emitted = emit(kernel, self.declarations, self.properties, self.hints)
+    def _emitted(self, run: Segment) -> list[Emitted]:
+        """The kernels of a segment; who has another of them ahead may load what was there before that."""
+        follows = run.name in self.following
+        emitted = []
+        for step in run.steps:
+            emitted.append(self._emit(step, self.given if follows else frozenset()))
+            follows = True
+        return emitted
+
+    def _emit(self, kernel: Kernel | Template, given: frozenset[str]) -> Emitted:
+        emitted = emit(kernel, self.declarations, self.properties, self.hints, given)
         return tuple(with_alignment(k, self.draft) for k in emitted)
 
     def _choose(self, kernels: list[TritonKernel]) -> dict[tuple[str, frozenset[str]], tuple[Variant, CompiledKernel]]:

@@ -75,7 +75,7 @@ class PlanLaunches:
         self._own: list[int] = []
         self._in_arena: list[tuple[int, int]] = []
         for slot in sorted({slot for step in launches for slot in step.slots} | set(self._bases.values())):
-            self._place(slot)
+            self._locate(slot)
         self._viewed = [slot for slot in self._bases if any(slot in step.slots for step in launches)]
         readers = [(plan.size_symbols.index(s), plan.size_sources[s]) for s in plan.float_symbols
                    if s in plan.size_sources]  # fmt: skip
@@ -89,18 +89,18 @@ class PlanLaunches:
         self._slots_type = ctypes.c_void_p * self._slot_count
         self._sizes_type = ctypes.c_int64 * max(1, table_length(plan))
 
-    def _place(self, slot: int) -> None:
+    def _locate(self, slot: int) -> None:
         """Note how the address of a slot is known."""
         found = self._plan.slots[slot]
-        if found.place == "input":
+        if found.storage == "input":
             self._inputs.append((slot, self._plan.inputs.index(slot)))
-        elif found.place == "constant":
+        elif found.storage == "constant":
             self._fixed[slot] = self._plan.constants[found.name].data_ptr()
-        elif found.place == "arena":
+        elif found.storage == "arena":
             self._in_arena.append((slot, found.number))
-        elif found.place == "own":
+        elif found.storage == "own":
             self._own.append(slot)
-        elif found.place != "view":
+        elif found.storage != "view":
             raise NotRecordable(f"{found.name} lies where a call put it")
 
     def nbytes(self, key: Key) -> int:

@@ -155,7 +155,7 @@ def _check_only_kernels_take(floats: frozenset[str], plan: Plan) -> None:
     texts += [step.text for step in plan.steps if isinstance(step, Compute) and step.symbol not in floats]
     if depending := sorted(floats & {w for t in texts if isinstance(t, str) for w in re.findall(r"\w+", t)}):
         raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
-    if given := sorted(floats & {binding.symbol for step in calls for binding in step.binds}):
+    if given := sorted(floats & {binding.symbol for step in calls for binding in step.symbol_bindings}):
         raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
 
 
@@ -171,7 +171,7 @@ def _kept(plan: Plan) -> list[int]:
     """Slots that outputs lie in, and that each call makes anew."""
     roots = roots_of(plan)
     kept = dict.fromkeys(roots.get(o.slot, (o.slot,))[0] for o in plan.outputs if isinstance(o, SlotRef))
-    return [slot for slot in kept if plan.slots[slot].place not in ("input", "constant")]
+    return [slot for slot in kept if plan.slots[slot].storage not in ("input", "constant")]
 
 
 def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
@@ -184,11 +184,11 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
     told, unset = _told_where(plan, frozenset(kept)), _unset(plan)
     slots, copies, given = list(plan.slots), [], []
     for number, slot in enumerate(kept):
-        place = plan.slots[slot].place
-        if place not in ("own", "call"):
+        storage = plan.slots[slot].storage
+        if storage not in ("own", "call"):
             raise NotRecordable(f"its output {plan.slots[slot].name} lies in memory that is not its own")
-        made = attrs.evolve(plan.slots[slot], place="input", number=len(plan.inputs) + number)
-        if place == "own" or slot in told:
+        made = attrs.evolve(plan.slots[slot], storage="input", number=len(plan.inputs) + number)
+        if storage == "own" or slot in told:
             slots[slot] = made
             given.append(slot)
         else:
@@ -214,7 +214,7 @@ def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
     """For slots that a library call makes, the call that writes to memory it is given, where its op has one."""
     found: dict[int, Call] = {}
     for step in plan.steps:
-        if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.binds:
+        if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.symbol_bindings:
             variant = recorded_variant(resolve_op(step.op))
             if variant is not None:
                 (slot,) = step.outputs
@@ -274,9 +274,9 @@ def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
         view = layout(output.slot) if offsets else None
         offset = sum(compile_size(o)(sizes) for o in offsets)
         base = plan.slots[root]
-        if base.place == "input":
+        if base.storage == "input":
             return Result("input", base.number, view, offset)
-        if base.place == "constant":
+        if base.storage == "constant":
             return Result("constant", plan.constants[base.name], view, offset)
         return Result("buffer", list(buffers).index(root), view, offset)
 

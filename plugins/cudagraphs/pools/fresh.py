@@ -16,7 +16,7 @@ from turret.plugins.cudagraphs.pools.tree_text import paths, tree_text
 from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, make_any_size_node
 from turret.plugins.cudagraphs.recording.making import Making, make_node
 from turret.plugins.cudagraphs.recording.node import Node, mismatch
-from turret.plugins.cudagraphs.work import Key, Place
+from turret.plugins.cudagraphs.work import Key, RecordingDevice
 from turret.storage.fork_safety import Lock
 
 
@@ -28,8 +28,8 @@ class FreshGraphs:
     copies = ""
     """Why inputs are copied whatever their words say; empty: only where they have to be."""
 
-    def __init__(self, place: Place, stream: int) -> None:
-        self.place, self.stream, self.lock = place, stream, Lock()
+    def __init__(self, recording_device: RecordingDevice, stream: int) -> None:
+        self.recording_device, self.stream, self.lock = recording_device, stream, Lock()
         self._pool: MemoryPool | None = None
         self._state: Any = None
         self._nodes: WeakKeyDictionary[Graphed, dict[Key, list[Node]]] = WeakKeyDictionary()
@@ -70,7 +70,9 @@ class FreshGraphs:
         pool, _ = self._memory()
         kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
         try:
-            node = make_any_size_node(self.place, pool, function.work, function.name, next(self._numbers), args)
+            node = make_any_size_node(
+                self.recording_device, pool, function.work, function.name, next(self._numbers), args
+            )
             results = node.replay(args, self.stream)
         except Exception as error:
             function.not_any_size(f"{type(error).__name__}: {error}".removeprefix("NotRecordable: "))
@@ -120,7 +122,9 @@ class FreshGraphs:
         pool, state = self._memory()
         why = mismatch(nodes[0], args) if nodes else ""
         moved = function.statics_that_moved(nodes, args)
-        making = Making(self.place, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why)
+        making = Making(
+            self.recording_device, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why
+        )
         node = make_node(making, function.work, function.name, key, args, self.pools_outputs)
         function.check_copies(node)
         function.note(node, why)
@@ -134,7 +138,7 @@ class FreshGraphs:
     def _memory(self) -> tuple[MemoryPool, Any]:
         """The pool to record in, and its state with nothing in use."""
         if self._pool is None:
-            self._pool = self.place.capture.pool(self.place.index)
+            self._pool = self.recording_device.capture.pool(self.recording_device.index)
             self._state = self._pool.checkpoint()
         return self._pool, self._state
 
@@ -143,9 +147,9 @@ class FreshGraphs:
 
     def reported(self) -> PoolReport:
         roots = [node for nodes in self._nodes.values() for same in nodes.values() for node in same]
-        text, count = tree_text(self.place.index, roots)
-        reserved = self.reserved_bytes()
-        return PoolReport(str(self.place.device), self.stream, self.outputs, reserved, count, text, paths(roots))
+        text, count = tree_text(self.recording_device.index, roots)
+        where, reserved = str(self.recording_device.device), self.reserved_bytes()
+        return PoolReport(where, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 class LegacyGraphs(FreshGraphs):
@@ -155,12 +159,12 @@ class LegacyGraphs(FreshGraphs):
     pools_outputs = True
     copies = "cudagraph_trees is off: inputs have memory of their own"
 
-    def __init__(self, place: Place, stream: int) -> None:
-        super().__init__(place, stream)
+    def __init__(self, recording_device: RecordingDevice, stream: int) -> None:
+        super().__init__(recording_device, stream)
         self._pools: list[MemoryPool] = []
 
     def _memory(self) -> tuple[MemoryPool, Any]:
-        pool = self.place.capture.pool(self.place.index)
+        pool = self.recording_device.capture.pool(self.recording_device.index)
         self._pools.append(pool)
         return pool, pool.checkpoint()
 

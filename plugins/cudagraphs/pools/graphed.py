@@ -17,7 +17,7 @@ from turret.plugins.cudagraphs.plans.padding import first_samples
 from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, why_not
 from turret.plugins.cudagraphs.recording.node import Node
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
-from turret.plugins.cudagraphs.work import Key, Place, Work
+from turret.plugins.cudagraphs.work import Key, RecordingDevice, Work
 
 SIZES_AT_ONCE = 2
 """Sizes of a function that are recorded as soon as they come again."""
@@ -55,14 +55,14 @@ class Graphed:
         self,
         work: Work,
         plain: BoxedCallable,
-        place: Place,
+        recording_device: RecordingDevice,
         settings: Settings,
         manager_for: Callable[[int], Any],
         tell: Callable[[str], None],
     ) -> None:
-        self.work, self.plain, self.place, self.settings = work, plain, place, settings
-        self._manager_for, self._tell, self._stream = manager_for, tell, place.current_stream
-        self._is_recording = place.capture.is_recording
+        self.work, self.plain, self.recording_device, self.settings = work, plain, recording_device, settings
+        self._manager_for, self._tell, self._stream = manager_for, tell, recording_device.current_stream
+        self._is_recording = recording_device.capture.is_recording
         self._managers: dict[int, Any] = {}
         self.title: Callable[[str], str] = str
         self.plan: Plan | None = None
@@ -99,14 +99,14 @@ class Graphed:
     def __call__(self, args: list) -> list:
         if self.is_off:
             return self.plain(args)
-        if self._is_recording(self.place.index):
+        if self._is_recording(self.recording_device.index):
             return self.run_plainly(args, "it is called while somebody else records")
         stream = self._stream()
         manager = self._managers.get(stream)
         if manager is None:
             manager = self._managers[stream] = self._manager_for(stream)
         for n in self.work.states.read:
-            args[n] = args[n].to(self.place.device)
+            args[n] = args[n].to(self.recording_device.device)
         if self.settings.capture_sizes:
             key = self.work.key(args)
             larger = self.work.padded_key(key, self.settings.capture_sizes)
@@ -261,7 +261,7 @@ class Graphed:
             name=self.work.name,
             title=self.name or self.work.name,
             role=self.work.role,
-            device=str(self.place.device),
+            device=str(self.recording_device.device),
             outputs=self.settings.outputs,
             warm_ups=self.warm_ups,
             recordings=self.recordings,

@@ -19,7 +19,7 @@ from turret.plugins.cudagraphs.pools.tree_text import paths, tree_text
 from turret.plugins.cudagraphs.recording.making import Making, make_node, pool_blocks
 from turret.plugins.cudagraphs.recording.node import Block, Node, Spot, mismatch
 from turret.plugins.cudagraphs.recording.outputs import fresh_outputs, outputs_on
-from turret.plugins.cudagraphs.work import Key, Place, Shapes
+from turret.plugins.cudagraphs.work import Key, RecordingDevice, Shapes
 from turret.storage.fork_safety import Lock
 
 Nodes = WeakKeyDictionary[Graphed, dict[Key, list[Node]]]
@@ -38,12 +38,12 @@ class GraphTrees:
 
     def __init__(
         self,
-        place: Place,
+        recording_device: RecordingDevice,
         stream: int,
         invocations: Callable[[], int] = frame_hook.invocations,
         marks: Callable[[], int] = step_marks,
     ) -> None:
-        self.place, self.stream, self.lock = place, stream, Lock()
+        self.recording_device, self.stream, self.lock = recording_device, stream, Lock()
         self._invocations, self._marks = invocations, marks
         self._roots: Nodes = WeakKeyDictionary()
         self._numbers = itertools.count()
@@ -144,7 +144,7 @@ class GraphTrees:
     def _restored(self) -> tuple[MemoryPool, Any, tuple[int, ...]]:
         """The pool, and which of its blocks are in use now: a state, and those that died since."""
         if self._pool is None:
-            self._pool = self.place.capture.pool(self.place.index)
+            self._pool = self.recording_device.capture.pool(self.recording_device.index)
             self._empty = self._pool.checkpoint()
         if not self._path.calls:
             return self._pool, self._empty, ()
@@ -162,7 +162,7 @@ class GraphTrees:
         args.clear()
         blocks: tuple[Block, ...] = ()
         if gives_fresh(function):
-            buffers = [self.place.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
+            buffers = [self.recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
             with pool.allocating():
                 work.run_into(list(inputs), buffers)
             state, results = pool.checkpoint(), fresh_outputs(shapes, buffers, inputs)
@@ -172,7 +172,7 @@ class GraphTrees:
             blocks, shapes = pool_blocks(made, shapes, inputs)
             state = pool.checkpoint()
             del made
-            results = outputs_on(self.place.device, shapes, blocks, inputs, pool)
+            results = outputs_on(self.recording_device.device, shapes, blocks, inputs, pool)
         function.warmed_up(key, self.stream)
         held = _held(shapes, results) if blocks else []
         own = frozenset(Spot(len(path.calls), n) for n in range(len(blocks)))
@@ -194,7 +194,7 @@ class GraphTrees:
         pool, state, dead = self._restored()
         expects_dead, live = path.dead(), path.live()
         making = Making(
-            self.place,
+            self.recording_device,
             pool,
             state,
             dead,
@@ -219,9 +219,10 @@ class GraphTrees:
 
     def reported(self) -> PoolReport:
         roots = [node for nodes in self._roots.values() for same in nodes.values() for node in same]
-        text, count = tree_text(self.place.index, roots)
+        text, count = tree_text(self.recording_device.index, roots)
         reserved = 0 if self._pool is None else self._pool.reserved_bytes
-        return PoolReport(str(self.place.device), self.stream, self.outputs, reserved, count, text, paths(roots))
+        where = str(self.recording_device.device)
+        return PoolReport(where, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 def gives_fresh(function: Graphed) -> bool:

@@ -16,7 +16,7 @@ from turret.hooks.graph_capture import MemoryPool, Recording
 from turret.plugins.cudagraphs.recording.node import Decision, Inputs, Node, Tally, on_device
 from turret.plugins.cudagraphs.recording.outputs import fresh_outputs
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable, Recorded
-from turret.plugins.cudagraphs.work import Key, Place, Shapes, Work
+from turret.plugins.cudagraphs.work import Key, RecordingDevice, Shapes, Work
 
 ANY_SIZE: Key = (-1,)
 """The key of recordings that serve calls of any sizes; no sizes of a call are less than zero."""
@@ -27,15 +27,19 @@ def why_not(work: Work, key: Key) -> str:
     return work.one_size or ("it has a size of 0, for which nothing is launched" if 0 in key else "")
 
 
-def make_any_size_node(place: Place, pool: MemoryPool, work: Work, name: str, number: int, args: Sequence[Any]) -> Node:
+def make_any_size_node(
+    recording_device: RecordingDevice, pool: MemoryPool, work: Work, name: str, number: int, args: Sequence[Any]
+) -> Node:
     """Record a call's launches; nothing has run.  Raises ``NotRecordable``, or what the device raises."""
-    if reason := on_device(args, place, work.states.unread):
+    if reason := on_device(args, recording_device, work.states.unread):
         raise NotRecordable(reason)
     key = work.key(args)
     shapes = work.shapes(key)
-    buffers, memory = _memory(place, work, key, shapes)
+    buffers, memory = _memory(recording_device, work, key, shapes)
     at = 0 if memory is None else memory.data_ptr()
-    recording = place.capture.record(place.index, lambda: work.launch(args, buffers, at, place.current_stream()), pool)
+    recording = recording_device.capture.record(
+        recording_device.index, lambda: work.launch(args, buffers, at, recording_device.current_stream()), pool
+    )
     node = Node(
         number=number,
         name=name,
@@ -46,17 +50,19 @@ def make_any_size_node(place: Place, pool: MemoryPool, work: Work, name: str, nu
         decisions=_decisions(work, args, shapes),
         any_size=True,
     )
-    node.replay = _replay(work, place, recording, node.tally)
+    node.replay = _replay(work, recording_device, recording, node.tally)
     return node
 
 
-def _replay(work: Work, place: Place, recording: Recording, tally: Tally) -> Callable[[list, int], list | None]:
+def _replay(
+    work: Work, recording_device: RecordingDevice, recording: Recording, tally: Tally
+) -> Callable[[list, int], list | None]:
     """The function that replays: it keeps the recording and not the node, and gives None for what does not fit."""
 
     def replay(args: list, stream: int) -> list | None:
         key = work.key(args)
         shapes = work.shapes(key)
-        buffers, memory = _memory(place, work, key, shapes)
+        buffers, memory = _memory(recording_device, work, key, shapes)
         at = 0 if memory is None else memory.data_ptr()
         try:
             refused = recording.replay_as(lambda: work.launch(args, buffers, at, stream), stream)
@@ -75,11 +81,13 @@ def _replay(work: Work, place: Place, recording: Recording, tally: Tally) -> Cal
     return replay
 
 
-def _memory(place: Place, work: Work, key: Key, shapes: Shapes) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+def _memory(
+    recording_device: RecordingDevice, work: Work, key: Key, shapes: Shapes
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Memory for the outputs of a call, and for its intermediate values."""
-    buffers = [place.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
+    buffers = [recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
     nbytes = work.intermediate_bytes(key)
-    return buffers, place.empty((nbytes,), (1,), torch.uint8) if nbytes else None
+    return buffers, recording_device.empty((nbytes,), (1,), torch.uint8) if nbytes else None
 
 
 def _decisions(work: Work, args: Sequence[Any], shapes: Shapes) -> tuple[Decision, ...]:

@@ -21,14 +21,14 @@ from turret.plugins.cudagraphs.recording.node import (
 )
 from turret.plugins.cudagraphs.recording.recorder import Item, NotRecordable, Numbers, Recorded, Recorder
 from turret.plugins.cudagraphs.recording.replay import write_replay
-from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
+from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
 
 def sort_inputs(
-    work: Work, args: Sequence[Any], pooled: Mapping[int, Any], moved: frozenset[int], place: Place
+    work: Work, args: Sequence[Any], pooled: Mapping[int, Any], moved: frozenset[int], recording_device: RecordingDevice
 ) -> Inputs:
     """Which inputs lie still; ``moved``: static ones that were seen to move, ``pooled``: outputs on the path."""
-    if reason := on_device(args, place, work.states.unread):
+    if reason := on_device(args, recording_device, work.states.unread):
         raise NotRecordable(reason)
     fixed: dict[int, int] = {}
     moving: dict[int, Layout] = {}
@@ -53,7 +53,7 @@ class Making:
     ``copies``: inputs are copied to memory of the pool whatever their words say (why, else empty).
     """
 
-    place: Place
+    recording_device: RecordingDevice
     pool: MemoryPool
     state: Any = None
     dead: tuple[int, ...] = ()
@@ -69,19 +69,19 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
 
     Nothing has run: the caller replays the node.  Raises ``NotRecordable``, or what the call or the device raises.
     """
-    place, shapes = making.place, work.shapes(key)
-    inputs = sort_inputs(work, args, making.pooled, making.moved, place)
+    recording_device, shapes = making.recording_device, work.shapes(key)
+    inputs = sort_inputs(work, args, making.pooled, making.moved, recording_device)
     items: dict[Item, torch.Tensor] = {("input", n): args[n] for n in inputs.moving}
     run, bumps = _runner(work, args, None if pools_outputs else len(shapes.buffers))
     if not pools_outputs:
-        made = [place.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
+        made = [recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
         items |= {("buffer", n): t for n, t in enumerate(made) if t.numel()}
         run = _with_empty_buffers(run, {("buffer", n): t for n, t in enumerate(made) if not t.numel()})
     pinned = {key: making.copies for key in items if key[0] == "input"} if making.copies else {}
     numbers = _numbers(work, args)
     first = {key: tensor.data_ptr() for key, tensor in items.items()} | numbers.bits({})
     reserved = making.pool.reserved_bytes
-    recorder = Recorder(place, making.pool, making.state, making.dead)
+    recorder = Recorder(recording_device, making.pool, making.state, making.dead)
     recorded, outputs = recorder.record(run, items, pinned, numbers)
     if reason := overlapping(args, [n for kind, n in recorded.pinned if kind == "input"], work.written):
         raise NotRecordable(reason)
@@ -106,7 +106,7 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
         version_bumps={n: times for n, times in bumps.items() if ("input", n) not in recorded.pinned},
         why=making.why,
     )
-    node.replay = write_replay(node, place, len(args), work)
+    node.replay = write_replay(node, recording_device, len(args), work)
     return node
 
 

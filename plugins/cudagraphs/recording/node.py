@@ -11,7 +11,7 @@ import torch
 
 from turret.hooks.graph_capture import tensor_at
 from turret.plugins.cudagraphs.recording.recorder import Item, Recorded
-from turret.plugins.cudagraphs.work import Key, Layout, Place, Shapes
+from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Shapes
 
 ALIGNMENT = 16
 """Bytes: kernels that were chosen for inputs at multiples of it need inputs at multiples of it."""
@@ -154,10 +154,10 @@ def flat_at(address: int, layout: Layout, device: torch.device) -> torch.Tensor:
     return tensor_at(address, (layout.extent,), (1,), layout.dtype, device)
 
 
-def on_device(args: Sequence[Any], place: Place, unread: frozenset[int]) -> str:
+def on_device(args: Sequence[Any], recording_device: RecordingDevice, unread: frozenset[int]) -> str:
     """Why a call with these inputs cannot be recorded: one is not on the device; empty where all that are read are."""
     for n, value in enumerate(args):
-        if isinstance(value, torch.Tensor) and value.device != place.device and n not in unread:
+        if isinstance(value, torch.Tensor) and value.device != recording_device.device and n not in unread:
             return f"input {n} is a tensor on {value.device}"
     return ""
 

@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
-from turret.plugins.cudagraphs.work import Layout, Place, float_bits
+from turret.plugins.cudagraphs.work import Layout, RecordingDevice, float_bits
 from turret.torch_compat.operators.ops import neg_view
 
 GRANULE = 512
@@ -87,8 +87,10 @@ class Recorded:
 class Recorder:
     """Records calls in one pool, each from the same state of its bookkeeping."""
 
-    def __init__(self, place: Place, pool: MemoryPool, state: Any, dead: Sequence[int] = ()) -> None:
-        self._place, self._pool, self._state, self._dead = place, pool, state, tuple(dead)
+    def __init__(
+        self, recording_device: RecordingDevice, pool: MemoryPool, state: Any, dead: Sequence[int] = ()
+    ) -> None:
+        self._recording_device, self._pool, self._state, self._dead = recording_device, pool, state, tuple(dead)
 
     def record(
         self,
@@ -131,7 +133,7 @@ class Recorder:
         try:
             with other_host_memory():
                 again = self._made(run, {key: _alias(tensor) for key, tensor in free.items()}, held).recording
-            for turn, (moved, tensors) in enumerate(_elsewhere(self._place, free)):
+            for turn, (moved, tensors) in enumerate(_elsewhere(self._recording_device, free)):
                 other, changed = numbers.others(turn)
                 others.append((self._made(run, {**tensors, **other}, held).recording, {**moved, **changed}))
         except Exception as error:
@@ -143,17 +145,17 @@ class Recorder:
 
     def _made(self, run: Run, given: Mapping[Item, Any], held: Mapping[Item, Layout]) -> _Made:
         """One recording, with memory in the pool for what is held there while it is made."""
-        pool, place = self._pool, self._place
+        pool, recording_device = self._pool, self._recording_device
         pool.restore(self._state, self._dead)
         memory = {}
         with pool.allocating():
             for key, layout in held.items():
-                memory[key] = place.empty((max(1, layout.extent),), (1,), layout.dtype)
+                memory[key] = recording_device.empty((max(1, layout.extent),), (1,), layout.dtype)
         places = {key: flat.data_ptr() for key, flat in memory.items()}
         views = {key: memory[key].as_strided(held[key].shape, held[key].stride) for key in held}
         results: list[Any] = []
         replaced = {**given, **views}
-        recording = place.capture.record(place.index, lambda: results.append(run(replaced)), pool)
+        recording = recording_device.capture.record(recording_device.index, lambda: results.append(run(replaced)), pool)
         return _Made(recording, places, results[0])
 
 
@@ -164,7 +166,9 @@ class _Made:
     result: Any
 
 
-def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[dict[Item, Moved], dict[Item, Any]]]:
+def _elsewhere(
+    recording_device: RecordingDevice, free: Mapping[Item, torch.Tensor]
+) -> list[tuple[dict[Item, Moved], dict[Item, Any]]]:
     """Two other sets of places for memory, in which no two lie equally far from where they were, nor one as before.
 
     They begin apart and overlap: nothing is read or written there, and room for all of them would double what a call
@@ -172,7 +176,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
     """
     spans = {key: max(1, Layout.of(tensor).nbytes) for key, tensor in free.items()}
     room = -(-max(spans.values(), default=0) // GRANULE) + 6 * len(spans) + 6
-    block = place.empty((room * GRANULE,), (1,), torch.uint8)
+    block = recording_device.empty((room * GRANULE,), (1,), torch.uint8)
     used: set[int] = {0}
     sets = []
     for order in (list(free), list(free)[::-1]):

@@ -12,7 +12,7 @@ import torch
 
 from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.recording.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
-from turret.plugins.cudagraphs.work import Place, Result, Work, float_bits
+from turret.plugins.cudagraphs.work import RecordingDevice, Result, Work, float_bits
 from turret.storage.source_lines import show_lines
 from turret.torch_compat.native import same_addresses
 
@@ -20,27 +20,29 @@ _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
 
 
-def write_replay(node: Node, place: Place, arity: int, work: Work) -> Callable[[list, int], list | None]:
+def write_replay(
+    node: Node, recording_device: RecordingDevice, arity: int, work: Work
+) -> Callable[[list, int], list | None]:
     """``replay(args, stream) -> outputs``: runs the node for these inputs and empties ``args``; None: it does not fit.
 
     It keeps the recording and not the node, so that nothing has to wait for the garbage collector.
     """
-    return _Writer(node, place, arity, work).build()
+    return _Writer(node, recording_device, arity, work).build()
 
 
 class _Writer:
-    def __init__(self, node: Node, place: Place, arity: int, work: Work) -> None:
-        self.node, self.place, self.arity, self.written = node, place, arity, work.written
+    def __init__(self, node: Node, recording_device: RecordingDevice, arity: int, work: Work) -> None:
+        self.node, self.recording_device, self.arity, self.written = node, recording_device, arity, work.written
         recorded = self.recorded = node.recorded
         self.names: dict[str, Any] = {
-            "empty": place.empty,
+            "empty": recording_device.empty,
             "tally": node.tally,
             "flat": flat,
             "view": torch.as_strided,
             "below_autograd": below_autograd,
             "overlapping": overlapping,
-            "memory": lambda address, nbytes: memory_at(address, nbytes, place.device, recorded.recording),
-            "tensor_on": lambda *layout: tensor_on(place.device, *layout),
+            "memory": lambda address, nbytes: memory_at(address, nbytes, recording_device.device, recorded.recording),
+            "tensor_on": lambda *layout: tensor_on(recording_device.device, *layout),
             "bump": torch.autograd.graph.increment_version,
             "bits": float_bits,
             "floats": work.floats,
@@ -124,7 +126,7 @@ class _Writer:
         for (what, n), pinned in self.recorded.pinned.items():
             if what == kind and pinned.layout.extent:
                 memory, layout = f"m_{kind}{n}", f"layout_{kind}{n}"
-                self.names[memory] = flat_at(pinned.address, pinned.layout, self.place.device)
+                self.names[memory] = flat_at(pinned.address, pinned.layout, self.recording_device.device)
                 self.names[layout] = pinned.layout
                 self.dispatches = True
                 found.append((n, memory, layout))
@@ -181,8 +183,8 @@ class _Writer:
             layout = result.layout
             assert layout is not None
             self.names[f"dtype_{name}"] = layout.dtype
-            place = f"{result.offset}, {layout.shape!r}, {layout.stride!r}, dtype_{name}"
-            self.lines.append(f"{name} = tensor_on(s{result.source}, {place})")
+            layout_text = f"{result.offset}, {layout.shape!r}, {layout.stride!r}, dtype_{name}"
+            self.lines.append(f"{name} = tensor_on(s{result.source}, {layout_text})")
             return name
         base = {"input": "a", "buffer": "b"}.get(result.kind, "c")
         base += str(number if result.kind == "constant" else result.source)

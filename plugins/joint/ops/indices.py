@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 
 from turret.errors import UnsupportedError
 from turret.graph.ops.host_scalars import bound_of_slice, end_of_slice, position_of_element
-from turret.plugins.joint.tracer import Rule, Tracer
+from turret.plugins.joint.tracer import JointTracer, Rule
 
 aten = torch.ops.aten
 
@@ -31,7 +31,7 @@ def with_known_indices(rule: Rule, func: Any) -> Rule:
         return rule
     names = [a.name for a in func._schema.arguments]
 
-    def call(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def call(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         asked = (*(given.get(name) for name in ("start", "end", "index")), *_shape(given))
         if any(isinstance(v, torch.SymInt) for v in asked):
@@ -50,7 +50,7 @@ def indexes_by_data(args: tuple) -> bool:
     return plain and any(isinstance(p, torch.SymInt) and bool(free_unbacked_symbols(p)) for p in args[1])
 
 
-def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
+def _settle_slice(tracer: JointTracer, given: dict[str, Any]) -> None:
     extent = _extent(given)
     start, end = given.get("start"), given.get("end")
     start = 0 if start is None else _bound(tracer, start, extent)
@@ -61,7 +61,7 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
     given |= {"start": start, "end": end, "step": given.get("step", 1)}
 
 
-def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
+def _settle_element(tracer: JointTracer, given: dict[str, Any]) -> None:
     extent, index = _extent(given), given["index"]
     if _are_backed(index, extent):
         if not -extent <= index < extent:  # fake implementations of some versions of torch let symbols pass
@@ -90,7 +90,7 @@ def _shape(given: dict[str, Any]) -> Any:
     return given["input_sizes"] if "input_sizes" in given else given["self"].shape
 
 
-def _bound(tracer: Tracer, index: Any, extent: Any) -> Any:
+def _bound(tracer: JointTracer, index: Any, extent: Any) -> Any:
     if _are_backed(index, extent):
         position = position_of_element(index, extent)
         return 0 if position < 0 else extent if position > extent else position

@@ -1,4 +1,4 @@
-"""Numbers that depend on data: which call each comes from, and what the trace assumes of them.
+"""Unbacked symbols: which call each comes from, and what the trace assumes of them.
 
 ``item()`` gives a number and ``nonzero`` a size that are known once the call has run: a symbol of its own in the trace
 (unbacked, in torch's terms).  What the program asserts of such a number, or what the shapes of its calls need to hold,
@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.graph.op_traits import BINDS
+from turret.graph.op_traits import SYMBOL_BINDINGS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
 from turret.torch_compat.operators.checks import require
@@ -79,7 +79,7 @@ class DataNumbers:
         """Make the symbols of a call readable from its node."""
         if not bindings:
             return
-        node.meta[BINDS] = bindings
+        node.meta[SYMBOL_BINDINGS] = bindings
         for binding in bindings:
             part = node
             value = node.meta["val"]
@@ -141,7 +141,7 @@ class DataNumbers:
 
 @contextlib.contextmanager
 def numbers_of_data(shape_env: Any) -> Iterator[None]:
-    """The trace may make symbols for numbers that depend on data, whatever capture was allowed to.
+    """The trace may make unbacked symbols, whatever capture was allowed to.
 
     The gradient of a write through a mask, say, is read through it.
     """

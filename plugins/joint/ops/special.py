@@ -13,14 +13,14 @@ from turret.graph.ops.functional_ops import bound_arguments, functional_op
 from turret.plugins.joint.ops.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.plugins.joint.views import contiguous, reshape, steps_from_base
 from turret.torch_compat.modes import fills_uninitialized_memory
 
 aten = torch.ops.aten
 
 
-def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _copy(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
     target, source = args[:2]
     if tracer.tracked(target).storage is tracer.tracked(source).storage and refused_by_eager(target, source):
@@ -37,14 +37,14 @@ def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return target
 
 
-def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _batch_norm(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """An op that writes to the running statistics, ``native_batch_norm`` without saying so.
 
     Decompositions are called here and not by way of the dispatcher, which takes the pure variants apart into the op
     that writes.
     """
     x, weight, bias, mean, variance, training, momentum, eps = args
-    eager = tracer.whole(func, args, kwargs)
+    eager = tracer.eager_result(func, args, kwargs)
     arguments: tuple[Any, ...]
     if not training:
         op, arguments = (
@@ -79,7 +79,7 @@ def _statistics_form(weight: Any, bias: Any) -> str:
     return "r" + "".join("n" if parameter is None else "r" for parameter in (weight, bias)) + "w0w1"
 
 
-def _uninitialized(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _uninitialized(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``empty`` and its kin; with deterministic algorithms eager fills them."""
     made = tracer.ordinary(func, args, kwargs)
     if tracer.is_outermost and fills_memory():
@@ -101,7 +101,7 @@ def filler(dtype: torch.dtype) -> bool | int | float:
     return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
-def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _resize(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything, or
     what is filled in with deterministic algorithms)."""
     target, size = args[0], list(args[1])
@@ -139,27 +139,27 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     return target
 
 
-def _resize_as(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _resize_as(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``resize_as_``: ``resize_`` to another tensor's sizes, row-major."""
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise UnsupportedError(f"{func} to a memory format is not supported in a compiled graph")
     return _resize(tracer, aten.resize_.default, (args[0], args[1].shape), {})
 
 
-def _view_copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _view_copy(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``view_copy``: row-major; it takes strides that ``view`` refuses."""
     with tracer.nested():
         return contiguous(reshape(args[0], args[1]))
 
 
-def _as_strided_scatter(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _as_strided_scatter(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``as_strided_scatter``: eager copies all of the tensor's memory, and writes to a place in that."""
     given = bound_arguments(func, args, kwargs)
     x, offset = given["self"], given["storage_offset"]
     tracked = tracer.tracked(x)
     if not tracked.chain and not tracked.diverged:
         return tracer.call(func, args, kwargs)
-    whole = tracer.whole(func, args, kwargs)
+    eager = tracer.eager_result(func, args, kwargs)
     memory = ViewStep(aten.as_strided.default, (list(x.shape), list(x.stride()), x.storage_offset()))
     *before, shown = steps_from_base((*tracked.chain, memory), tracked.storage)
     start = shown.args[2] - x.storage_offset()
@@ -167,11 +167,11 @@ def _as_strided_scatter(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str
         flat = tracer.handle(tracer.through(tracked.storage, before))
         place = (x.storage_offset() if offset is None else offset) + start
         written = aten.as_strided_scatter.default(flat, given["src"], given["size"], given["stride"], place)
-        tracer.adopt(func, whole, aten.clone.default(shown.op(written, *shown.args)), set())
-    return whole
+        tracer.adopt(func, eager, aten.clone.default(shown.op(written, *shown.args)), set())
+    return eager
 
 
-def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _set(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
     target, source = args
     tracked, given = tracer.tracked(target), tracer.tracked(source)
@@ -184,11 +184,11 @@ def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return target
 
 
-def _no_set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _no_set(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     raise UnsupportedError(f"{func} is not supported in a compiled graph")
 
 
-def _item(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _item(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``item()``: of a bool as of the int that it is, since numbers of a graph are ints and floats."""
     if args[0].dtype is not torch.bool:
         return tracer.call(func, args, kwargs)
@@ -197,12 +197,12 @@ def _item(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return number == 1
 
 
-def _assert_scalar(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def _assert_scalar(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """A condition on numbers, or one that was known when the program was captured."""
     tracer.numbers.assume(*args)
 
 
-def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+def _skip(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Checks that hold by construction in a graph of known dtypes and devices."""
 
 

@@ -1,6 +1,6 @@
-"""Stretches of a captured graph that repeat each other: the layers of a model, one after the other.
+"""Segments of a captured graph that repeat each other: the layers of a model, one after the other.
 
-Two stretches are alike when they make the same calls with the same plain arguments, and refer alike to their own
+Two segments are alike when they make the same calls with the same plain arguments, and refer alike to their own
 results and to what comes from outside.  Who captured the graph does not matter, nor whether layers were marked.
 """
 
@@ -18,7 +18,7 @@ from torch import fx
 from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 SHORTEST = 6
-"""Calls of a stretch that is worth the bookkeeping."""
+"""Calls of a segment that is worth the bookkeeping."""
 
 _MOST_DISTANCES = 64
 """Tried from one place."""
@@ -44,10 +44,10 @@ _PLAIN = (
 
 @attrs.frozen(eq=False)
 class CallSegment:
-    """One of several stretches that are alike, which have their ``kind`` in common.
+    """One of several segments that are alike, which have their ``kind`` in common.
 
     ``given`` are the nodes from outside that it refers to, in the order in which it does so first.  ``leaving`` are
-    the positions in ``calls`` of results that later calls read, in this stretch or in one like it.
+    the positions in ``calls`` of results that later calls read, in this segment or in one like it.
     """
 
     kind: int
@@ -58,7 +58,7 @@ class CallSegment:
 
 
 def find_repeats(nodes: Sequence[fx.Node]) -> dict[int, CallSegment]:
-    """Stretches by the position of their first call; none overlap."""
+    """Segments by the position of their first call; none overlap."""
     return _Search(nodes).run()
 
 
@@ -78,13 +78,13 @@ class _Search:
         start = 0
         while start + 2 * SHORTEST <= len(self.nodes):
             length, alike = self.period(start)
-            stretches = self.stretches(start, length, alike, len(found)) if length else {}
-            found.update(stretches)
-            start = max((s.end for s in stretches.values()), default=start + 1)
+            segments = self.segments(start, length, alike, len(found)) if length else {}
+            found.update(segments)
+            start = max((s.end for s in segments.values()), default=start + 1)
         return found
 
     def period(self, start: int) -> tuple[int, int]:
-        """The length of a stretch at ``start`` by repeating which most calls are covered, and how many calls from
+        """The length of a segment at ``start`` by repeating which most calls are covered, and how many calls from
         ``start`` on are like the one that many later; (0, 0) where nothing repeats."""
         best, saved = (0, 0), 0
         places = self.places[tuple(self.tokens[start : start + SHORTEST])]
@@ -104,8 +104,8 @@ class _Search:
             start, other = start + 1, other + 1
         return start - first
 
-    def stretches(self, start: int, length: int, alike: int, kind: int) -> dict[int, CallSegment]:
-        """The stretches from about ``start`` on that are alike; empty where there are fewer than two."""
+    def segments(self, start: int, length: int, alike: int, kind: int) -> dict[int, CallSegment]:
+        """The segments from about ``start`` on that are alike; empty where there are fewer than two."""
         start += self.narrowest(start, alike % length + 1)
         starts = [start]
         wiring, given = self.wiring(start, length)
@@ -136,7 +136,7 @@ class _Search:
         return any(self.position[user] >= end for user in self.nodes[position].users)
 
     def wiring(self, start: int, length: int) -> tuple[list[int], tuple[fx.Node, ...]]:
-        """What each argument of each call refers to: a call of the stretch by its number, or what comes from outside,
+        """What each argument of each call refers to: a call of the segment by its number, or what comes from outside,
         numbered from -1 down; and the latter."""
         given: dict[fx.Node, int] = {}
         found: list[int] = []

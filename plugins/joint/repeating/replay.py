@@ -1,15 +1,15 @@
 """Layers that are alike are traced once: what the first left in the graph is copied for those after it.
 
-``find_repeats`` says which calls of the captured graph are alike.  Whether the trace of one stretch holds for the
+``find_repeats`` says which calls of the captured graph are alike.  Whether the trace of one segment holds for the
 next is decided when that is reached: what comes from outside must look the same to every rule of the tracer
 (``Replays.look``).  Then the nodes of the first are copied, and its results are made anew, with the same layouts.
 
-In training the results of a copied stretch hang on one node of autograd (``_Copied``).  When the backward comes to it,
-autograd runs the backward of the first stretch, which is recorded apart, and copied for this stretch and the others.
+In training the results of a copied segment hang on one node of autograd (``_Copied``).  When the backward comes to it,
+autograd runs the backward of the first segment, which is recorded apart, and copied for this segment and the others.
 Autograd visits its nodes in the reverse of the order in which they were made, so that the order of calls stays.
 
-A stretch is traced each time where sizes are dynamic; where it writes to what comes from outside, makes constants or
-numbers that depend on data, gives views, or several results that need gradients; and where what it uses needs a
+A segment is traced each time where sizes are dynamic; where it writes to what comes from outside, makes constants or
+unbacked symbols, gives views, or several results that need gradients; and where what it uses needs a
 gradient and is used again later, or is what other arguments were computed from.
 """
 
@@ -32,7 +32,7 @@ from turret.torch_compat.autograd import sequence_number
 from turret.torch_compat.fakes import FakeTensor
 
 if TYPE_CHECKING:
-    from turret.plugins.joint.tracer import Tracer
+    from turret.plugins.joint.tracer import JointTracer
 
 _CONSTANTS = (
     int, float, bool, complex, str, type(None), torch.Size,
@@ -41,11 +41,11 @@ _CONSTANTS = (
 
 
 class CannotReplay(Exception):
-    """The backward of a stretch, which was copied in the forward, cannot be: trace the graph again, call by call."""
+    """The backward of a segment, which was copied in the forward, cannot be: trace the graph again, call by call."""
 
 
 class _Refused(Exception):
-    """A stretch that cannot be copied."""
+    """A segment that cannot be copied."""
 
 
 @attrs.frozen(eq=False)
@@ -57,7 +57,7 @@ class _Copy:
     kwargs: Any
     meta: dict[str, Any]
     call: int | None
-    """Which call of the stretch it stems from; None where that is none of them."""
+    """Which call of the segment it stems from; None where that is none of them."""
 
 
 class _Number(int):
@@ -66,7 +66,7 @@ class _Number(int):
 
 @attrs.frozen(eq=False)
 class _Made:
-    """A result of the stretch in memory of its own."""
+    """A result of the segment in memory of its own."""
 
     recipe: TensorRecipe
     node: int
@@ -88,7 +88,7 @@ class _Gradient:
 
 @attrs.define(eq=False)
 class _Trace:
-    """What tracing one stretch left behind, by numbers: first what was given, then the nodes that were made."""
+    """What tracing one segment left behind, by numbers: first what was given, then the nodes that were made."""
 
     given: list[Any]
     copies: list[_Copy]
@@ -113,9 +113,9 @@ class _Backward:
 
 @attrs.define(eq=False)
 class _Recording:
-    """A stretch that is being traced call by call, so that others can copy it."""
+    """A segment that is being traced call by call, so that others can copy it."""
 
-    stretch: CallSegment
+    segment: CallSegment
     key: tuple
     given: list[Any]
     versions: list[tuple[int, int] | None]
@@ -127,11 +127,11 @@ class _Recording:
 
 
 class Replays:
-    """The repeated stretches of one captured graph under trace."""
+    """The repeated segments of one captured graph under trace."""
 
-    def __init__(self, tracer: Tracer, graph: fx.Graph) -> None:
+    def __init__(self, tracer: JointTracer, graph: fx.Graph) -> None:
         self.tracer = tracer
-        self.stretches = find_repeats(list(graph.nodes))
+        self.segments = find_repeats(list(graph.nodes))
         self.traces: dict[tuple, _Trace | None] = {}
         self.recording: _Recording | None = None
         self.copied = 0
@@ -139,27 +139,27 @@ class Replays:
     # The forward.
 
     def enter(self, position: int, values: dict[fx.Node, Any]) -> CallSegment | None:
-        """At a call of the captured graph: the stretch that starts there, if it was copied; its results that later
+        """At a call of the captured graph: the segment that starts there, if it was copied; its results that later
         calls read are in ``values``."""
-        stretch = self.stretches.get(position)
-        if stretch is None or self.tracer.policy is not None:
+        segment = self.segments.get(position)
+        if segment is None or self.tracer.policy is not None:
             return None
-        given = [values[node] for node in stretch.given]
-        key = self.key(stretch, given)
+        given = [values[node] for node in segment.given]
+        key = self.key(segment, given)
         if key is None:
             return None
         if key not in self.traces:
-            self.start(stretch, key, given)
+            self.start(segment, key, given)
             return None
         trace = self.traces[key]
-        if trace is None or not self.adds_nothing(trace, stretch, values):
+        if trace is None or not self.adds_nothing(trace, segment, values):
             return None
-        self.replay(trace, stretch, given, values)
+        self.replay(trace, segment, given, values)
         self.copied += 1
-        return stretch
+        return segment
 
-    def key(self, stretch: CallSegment, given: Sequence[Any]) -> tuple | None:
-        """All that tracing a stretch depends on; None where it is not all known."""
+    def key(self, segment: CallSegment, given: Sequence[Any]) -> tuple | None:
+        """All that tracing a segment depends on; None where it is not all known."""
         looks: list[Any] = []
         objects: dict[int, int] = {}
         nodes: dict[fx.Node, int] = {}
@@ -180,7 +180,7 @@ class Replays:
                 looks.append((type(value), repr(value)))
             else:
                 return None
-        return stretch.kind, tuple(looks), _modes()
+        return segment.kind, tuple(looks), _modes()
 
     def look(self, value: torch.Tensor) -> tuple | None:
         """What the tracer's rules and autograd can tell of a tensor; None where that is not plain."""
@@ -192,7 +192,7 @@ class Replays:
             return None
         return layout, value.requires_grad, value._is_view(), len(tracked.chain)
 
-    def start(self, stretch: CallSegment, key: tuple, given: list[Any]) -> None:
+    def start(self, segment: CallSegment, key: tuple, given: list[Any]) -> None:
         recorder = self.tracer.recorder
         versions = [
             (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
@@ -200,27 +200,27 @@ class Replays:
         ]
         autograd = sequence_number()
         self.recording = _Recording(
-            stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
+            segment, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
         )
-        recorder.trail = CallLog()
+        recorder.call_log = CallLog()
 
     def leave(self, position: int, values: dict[fx.Node, Any]) -> None:
-        """Behind a call of the captured graph; it may be the last of a stretch that was recorded."""
+        """Behind a call of the captured graph; it may be the last of a segment that was recorded."""
         recording = self.recording
-        trail = self.tracer.recorder.trail
-        if recording is None or trail is None or position + 1 != recording.stretch.end:
+        call_log = self.tracer.recorder.call_log
+        if recording is None or call_log is None or position + 1 != recording.segment.end:
             return
-        self.recording = self.tracer.recorder.trail = None
+        self.recording = self.tracer.recorder.call_log = None
         try:
-            trace = self.finish(recording, trail, values)
+            trace = self.finish(recording, call_log, values)
         except _Refused:
             trace = None
         self.traces[recording.key] = trace
 
-    def finish(self, recording: _Recording, trail: CallLog, values: dict[fx.Node, Any]) -> _Trace:
+    def finish(self, recording: _Recording, call_log: CallLog, values: dict[fx.Node, Any]) -> _Trace:
         tracer = self.tracer
-        stretch, given = recording.stretch, recording.given
-        if recording.modes != _modes() or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
+        segment, given = recording.segment, recording.given
+        if recording.modes != _modes() or recording.nodes + len(call_log.calls) != len(tracer.recorder.graph.nodes):
             raise _Refused
         for value, versions in zip(given, recording.versions, strict=True):
             if (
@@ -228,12 +228,13 @@ class Replays:
                 and (tracer.tracked(value).storage.version, version_of(value)) != versions
             ):
                 raise _Refused
+        _check_there(segment, values)
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = _numbered(table)
-        copies = _copies(trail.calls, numbers, len(table))
-        results = {p: self.result(values[stretch.calls[p]], given, numbers, len(given)) for p in stretch.leaving}
-        _check_memory([values[stretch.calls[p]] for p, made in results.items() if isinstance(made, _Made)], tracer)
-        outputs = [values[stretch.calls[p]] for p, r in results.items() if isinstance(r, _Made) and r.differentiable]
+        copies = _copies(call_log.calls, numbers, len(table))
+        results = {p: self.result(values[segment.calls[p]], given, numbers, len(given)) for p in segment.leaving}
+        _check_memory([values[segment.calls[p]] for p, made in results.items() if isinstance(made, _Made)], tracer)
+        outputs = [values[segment.calls[p]] for p, r in results.items() if isinstance(r, _Made) and r.differentiable]
         if len(outputs) > 1:
             raise _Refused
         output = outputs[0] if outputs else None
@@ -243,10 +244,10 @@ class Replays:
             copies=copies,
             results=results,
             reached=reached,
-            table=[*table, *trail.calls],
+            table=[*table, *call_log.calls],
             output=output,
             first=recording.first,
-            sequence=trail.sequence,
+            sequence=call_log.sequence,
         )
 
     def result(self, value: Any, given: Sequence[Any], numbers: dict[fx.Node, int], inputs: int) -> Any:
@@ -268,20 +269,20 @@ class Replays:
             raise _Refused
         return _Made(recipe, number, tracked.diverged, value.requires_grad)
 
-    def adds_nothing(self, trace: _Trace, stretch: CallSegment, values: dict[fx.Node, Any]) -> bool:
-        """Whether gradients from the stretch are the first of what they are gradients of.
+    def adds_nothing(self, trace: _Trace, segment: CallSegment, values: dict[fx.Node, Any]) -> bool:
+        """Whether gradients from the segment are the first of what they are gradients of.
 
         Autograd adds up gradients as they come, those of later calls first.  Where one has come already, sums are
-        made in the middle of the stretch's backward.
+        made in the middle of the segment's backward.
         """
-        last = stretch.calls[-1]
-        reached = {id(values[stretch.given[n]]) for n in trace.reached}
+        last = segment.calls[-1]
+        reached = {id(values[segment.given[n]]) for n in trace.reached}
         readable = [node for node, value in values.items() if id(value) in reached]
         return not any(user > last for node in readable for user in node.users)
 
-    def replay(self, trace: _Trace, stretch: CallSegment, given: list[Any], values: dict[fx.Node, Any]) -> None:
+    def replay(self, trace: _Trace, segment: CallSegment, given: list[Any], values: dict[fx.Node, Any]) -> None:
         tracer = self.tracer
-        inherits = [inherited(call) for call in stretch.calls]
+        inherits = [inherited(call) for call in segment.calls]
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         self.copy(trace.copies, table, inherits)
         for position, result in trace.results.items():
@@ -294,9 +295,9 @@ class Replays:
                 node = table[result.node]
                 assert node is not None  # a result is a tensor, which has a node
                 tracer.track(value, node, diverged=result.diverged)
-                values[stretch.calls[position]] = value
+                values[segment.calls[position]] = value
             else:
-                values[stretch.calls[position]] = given[result] if isinstance(result, int) else result[0]
+                values[segment.calls[position]] = given[result] if isinstance(result, int) else result[0]
 
     def copy(self, copies: Iterable[_Copy], table: list[Any], inherits: Sequence[dict[str, Any]]) -> None:
         """Append copies to the graph, and to the table that their arguments refer to."""
@@ -309,7 +310,7 @@ class Replays:
     # The backward.
 
     def gradients(self, trace: _Trace, table: list[Any], inherits: list[dict[str, Any]], incoming: Any) -> list[Any]:
-        """Gradients of ``trace.reached`` for a stretch whose nodes are in ``table``."""
+        """Gradients of ``trace.reached`` for a segment whose nodes are in ``table``."""
         tracer = self.tracer
         look = None if incoming is None else self.look(incoming)
         if look is None or tracer.tracked(incoming).node in table:
@@ -323,26 +324,26 @@ class Replays:
         return self.make_gradients(backward, table, incoming)
 
     def record_backward(self, trace: _Trace, incoming: torch.Tensor) -> _Backward:
-        """Run the backward of the stretch that was traced, on another's incoming gradient, beside the graph."""
+        """Run the backward of the segment that was traced, on another's incoming gradient, beside the graph."""
         tracer, recorder = self.tracer, self.tracer.recorder
         assert trace.output is not None  # gradients come to it
         reached = [trace.given[n] for n in trace.reached]
         storages = {id(s): s for s in (tracer.tracked(v).storage for v in (*reached, trace.output, incoming))}
         versions = [s.version for s in storages.values()]
         refreshed = tracer.refreshed
-        with recorder.beside(trace.first, trace.sequence) as trail:
+        with recorder.beside(trace.first, trace.sequence) as call_log:
             found = torch.autograd.grad([trace.output], reached, [incoming], retain_graph=True, allow_unused=True)
         try:
             if refreshed != tracer.refreshed or versions != [s.version for s in storages.values()]:
                 raise CannotReplay
             table = [*trace.table, tracer.node(incoming)]
             numbers = _numbered(table)
-            copies = _copies(trail.calls, numbers, len(table))
+            copies = _copies(call_log.calls, numbers, len(table))
             return _Backward(copies, self.describe_gradients(found, incoming, numbers))
         except _Refused:
             raise CannotReplay from None
         finally:
-            for node in reversed(trail.calls):
+            for node in reversed(call_log.calls):
                 node.graph.erase_node(node)
 
     def describe_gradients(
@@ -407,7 +408,7 @@ class Replays:
 
 
 class _Copied(torch.autograd.Function):
-    """A copied stretch as autograd sees it."""
+    """A copied segment as autograd sees it."""
 
     @staticmethod
     def forward(
@@ -432,8 +433,8 @@ def _numbered(table: Sequence[fx.Node | None]) -> dict[fx.Node, int]:
     return {node: number for number, node in reversed(list(enumerate(table))) if node is not None}
 
 
-def _copies(trail: dict[fx.Node, int | None], numbers: dict[fx.Node, int], known: int) -> list[_Copy]:
-    """How to make the nodes of a trail again; ``numbers`` gets theirs, from ``known`` on."""
+def _copies(call_log: dict[fx.Node, int | None], numbers: dict[fx.Node, int], known: int) -> list[_Copy]:
+    """How to make the nodes of a call_log again; ``numbers`` gets theirs, from ``known`` on."""
     copies = []
 
     def number(node: fx.Node) -> _Number:
@@ -441,7 +442,7 @@ def _copies(trail: dict[fx.Node, int | None], numbers: dict[fx.Node, int], known
             raise _Refused
         return _Number(numbers[node])
 
-    for place, (node, call) in enumerate(trail.items()):
+    for place, (node, call) in enumerate(call_log.items()):
         if node.op != "call_function":
             raise _Refused
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), number)
@@ -470,16 +471,22 @@ def _filled_in(value: Any, table: Sequence[Any]) -> Any:
     return value
 
 
-def _check_memory(values: Sequence[torch.Tensor], tracer: Tracer) -> None:
+def _check_there(segment: CallSegment, values: dict[fx.Node, Any]) -> None:
+    """Refuse where a result is read after another segment alone, and is gone after this one."""
+    if any(segment.calls[position] not in values for position in segment.leaving):
+        raise _Refused
+
+
+def _check_memory(values: Sequence[torch.Tensor], tracer: JointTracer) -> None:
     """Results that share memory are not copied."""
     if len({id(tracer.tracked(v).storage) for v in values}) != len(values):
         raise _Refused
 
 
 def _reached(output: torch.Tensor, given: Sequence[Any], first: int) -> list[int]:
-    """Which of what is given gradients flow to from ``output``, through nodes of autograd that the stretch made.
+    """Which of what is given gradients flow to from ``output``, through nodes of autograd that the segment made.
 
-    Refuses a stretch where autograd would run past what is given on the way from one of it to another.
+    Refuses a segment where autograd would run past what is given on the way from one of it to another.
     """
     edges: dict[tuple[Any, int], int] = {}
     for number, value in enumerate(given):

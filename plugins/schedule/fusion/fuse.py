@@ -86,15 +86,16 @@ class Fuser:
     def gather_small(self) -> None:
         """Join kernels over the same loops, of which each takes less time than its launch.
 
-        They need share no tensor: counters of norms, small weights in an optimizer.
+        They need share no tensor: counters of norms, small weights in an optimizer, norms of gradients.
         """
         alike: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
         for group in self.in_order():
             launch = _launch_bytes(group)
-            extents = tuple(v.extent for v in group.outer)
-            if group.inner or self.traffic(group) >= launch or not all(isinstance(e, int) for e in extents):
+            loops = tuple(tuple(v.extent for v in each) for each in (group.outer, group.inner))
+            rows = bool(group.outer and group.inner)  # which hold registers, and share the device by themselves
+            if rows or self.traffic(group) >= launch or not all(isinstance(e, int) for each in loops for e in each):
                 continue
-            kernels = alike[launch, extents, *_devices(group)]
+            kernels = alike[launch, *loops, *_devices(group)]
             for other in kernels[-OPEN_KERNELS:]:
                 joined = len(self.names(other) | self.names(group)) <= MOST_TENSORS and self.consider(
                     other, group, launch

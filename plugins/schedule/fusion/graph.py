@@ -152,7 +152,7 @@ def _order_effects(units: list[Unit], after: dict[int, list[int]]) -> None:
 
 
 def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
-    """What mentions a number that depends on data comes after the call that gives it, and after checks of it."""
+    """What mentions an unbacked symbol comes after the call that gives it, and after checks of it."""
     bound = frozenset(symbol for unit in units for symbol in bound_symbols(unit.statement))
     if not bound:
         return

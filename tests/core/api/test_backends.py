@@ -249,7 +249,7 @@ SPARSE = torch.eye(4).to_sparse()
 STRANGE = {
     "a sparse tensor": (lambda x: torch.sparse.mm(SPARSE, x) + 1, torch.linspace(0, 1, 12).reshape(4, 3)),
     "complex numbers": (lambda x: (x * x.conj()).real.sum(), torch.randn(3, dtype=torch.complex64, requires_grad=True)),
-    "numbers that depend on data": (reads_data, torch.linspace(-1, 2, 6)),
+    "unbacked symbols": (reads_data, torch.linspace(-1, 2, 6)),
     "control flow": (lambda x: chooses(x, torch.tensor(True)), torch.randn(3)),
     "autocast": (lambda x: torch.autocast("cpu", torch.bfloat16)(torch.mm)(x, x.t()), torch.randn(3, 4)),
 }

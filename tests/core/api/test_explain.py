@@ -117,4 +117,4 @@ def test_it_has_the_names_of_torchs_own():
     assert (found.graph_count, found.graph_break_count, found.op_count) == (2, 1, 3)
     assert [len(calls) for calls in found.ops_per_graph] == [1, 2]
     (reason,) = found.break_reasons
-    assert reason.reason.startswith("input or output") and reason.place.endswith("in program")
+    assert reason.reason.startswith("input or output") and reason.location.endswith("in program")

@@ -41,7 +41,8 @@ def test_a_step_refers_to_what_is_there(step):
 @pytest.mark.parametrize(
     "check",
     [(0, (), int, (), 0), (0, (1,), int, (), 0), (4, (0,), None, (), 0), (6, (0,), 3, (), 0), (9, (0,), None, (), 0),
-     (13, (0,), (), (), 0), (16, (0,), (), (), 0), (17, (0,), None, (), 0), (11, (0,), None, (1, 2), 0), 3],
+     (13, (0,), (), (), 0), (16, (0,), (), (), 0), (17, (), None, (), 0), (99, (0,), None, (), 0),
+     (11, (0,), None, (1, 2), 0), 3],
 )  # fmt: skip
 def test_a_check_has_what_its_kind_reads(check):
     with pytest.raises(TypeError, match="no check of a tree"):

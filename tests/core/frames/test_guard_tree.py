@@ -465,6 +465,51 @@ def test_the_order_of_an_ordered_dict_is_seen_to_change() -> None:
     assert not check(None, thing)
 
 
+def test_items_of_a_dict_with_defaults_are_seen_natively_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    thing = Thing()
+    thing.table = collections.defaultdict(list, {"a": 1, "b": 2})
+    table = AttrSource(SELF, "table")
+    first, key = Guard("EQUALS", ValueSource(table, 0), 1), Guard("EQUALS", KeySource(table, 1), "b")
+    check = check_of(Guard("ID", SELF, thing), Guard("LENGTH", table, 2), first, key)
+    monkeypatch.setattr(GuardSet, "compile_python", None)
+    warm(check, thing)
+    thing.table["a"] = 3
+    assert not check(None, thing)
+    thing.table["a"] = 1
+    assert check(None, thing)
+    _ = thing.table["c"]
+    assert not check(None, thing)
+
+
+def test_what_autograd_keeps_for_a_tensor_is_seen_natively_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    thing = Thing()
+    thing.weight = weight = torch.nn.Parameter(torch.ones(2))
+    gradient = torch.zeros(2)
+    source = AttrSource(SELF, "weight")
+    hooks = [Guard("EQUALS", AttrSource(source, n)) for n in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+    held = Guard("TENSOR", AttrSource(source, "grad"), TensorProperties.of(gradient))
+    empty = check_of(Guard("ID", SELF, thing), Guard("EQUALS", AttrSource(source, "grad")), *hooks)
+    full = check_of(Guard("ID", SELF, thing), held, Guard("NO_VIEW", AttrSource(source, "grad")), *hooks)
+    monkeypatch.setattr(GuardSet, "compile_python", None)
+
+    def answers() -> tuple[bool, bool]:
+        return empty(None, thing), full(None, thing)
+
+    for _ in range(3):
+        assert answers() == (True, False)
+        weight.grad = gradient
+        assert answers() == (False, True)
+        weight.grad = torch.zeros(4)[::2]  # of other strides
+        assert answers() == (False, False)
+        weight.grad = torch.zeros(4)[:2]
+        assert answers() == (False, False)
+        weight.grad = None
+    for register in (weight.register_hook, weight.register_post_accumulate_grad_hook):
+        handle = register(lambda value: None)
+        assert answers() == (False, False)
+        handle.remove()
+
+
 def test_fields_of_functions_and_cells_are_seen_to_change() -> None:
     def make() -> Callable:
         held = 1

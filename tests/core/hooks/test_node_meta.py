@@ -56,7 +56,7 @@ def rooms() -> dict[str, set[str]]:
 
 
 def test_every_key_that_two_rooms_use_is_declared(rooms):
-    assert {"val", "binds", "original_aten"} <= rooms.keys()
+    assert {"val", "symbol_bindings", "original_aten"} <= rooms.keys()
     assert {key: used for key, used in rooms.items() if len(used) > 1 and key not in DECLARED} == {}
 
 

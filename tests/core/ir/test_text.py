@@ -117,7 +117,7 @@ loop program p:
         ("1.0:float32", "1.0:float33", 5, "given 'float33', expected a dtype, one of: "),
         ("float32)", "float32) +", 5, "given '+', expected the end of the line"),
         ("sort.default", "sorted", 6, "given 'aten::sorted', expected an operator that is registered"),
-        ("%y)", "%y)  {reasons: 1}", 6, "Extern has no field reasons; expected some of args, binds"),
+        ("%y)", "%y)  {reasons: 1}", 6, "Extern has no field reasons; expected some of args, kwargs, location"),
         ("positive", "odd", 2, "given 'odd', expected what is known of the size, one of: positive"),
         ("return", "retrun", 7, "given '%'"),
     ],

@@ -180,9 +180,9 @@ def test_a_buffer_that_outlives_the_arena_is_named() -> None:
 
 def test_taking_over_memory_that_is_still_read_is_named() -> None:
     made = good()
-    donor = made.memory.buffers["a"]
+    earlier = made.memory.buffers["a"]
     with pytest.raises(VerificationError, match=r"s reuses a, which step . still reads"):
-        verify(with_buffer(made, "s", reuses="a", bytes=donor.bytes, arena_offset=donor.arena_offset))
+        verify(with_buffer(made, "s", reuses="a", bytes=earlier.bytes, arena_offset=earlier.arena_offset))
 
 
 def test_taking_over_memory_of_another_size_is_named() -> None:
@@ -197,9 +197,9 @@ def test_taking_over_what_is_no_buffer_is_named() -> None:
 
 def test_a_call_cannot_take_over_what_it_reads() -> None:
     made = good()
-    donor = made.memory.buffers["g"]
+    earlier = made.memory.buffers["g"]
     with pytest.raises(VerificationError, match="out reuses g"):
-        verify(with_buffer(made, "out", reuses="g", bytes=donor.bytes, arena_offset=donor.arena_offset))
+        verify(with_buffer(made, "out", reuses="g", bytes=earlier.bytes, arena_offset=earlier.arena_offset))
 
 
 def test_freeing_what_is_still_used_is_named() -> None:

@@ -363,7 +363,9 @@ def test_plans_without_such_numbers_are_what_they_were():
     watch = agrees(lambda x: (x * 2).sum(1), (ROWS,))
     plan = watch.plan()
     assert (
-        plan.bound_symbols == () and plan.float_symbols == () and not any(getattr(s, "binds", ()) for s in plan.steps)
+        plan.bound_symbols == ()
+        and plan.float_symbols == ()
+        and not any(getattr(s, "symbol_bindings", ()) for s in plan.steps)
     )
 
 

@@ -76,7 +76,7 @@ def test_a_gpu_s_arena_is_there_in_every_step_that_uses_it(data: st.DataObject, 
         verify(made)
     plan = draft_plan(made, "cuda").plan
     for number, step in enumerate(plan.steps):
-        if any(plan.slots[slot].place == "arena" for slot in used_slots(step)):
+        if any(plan.slots[slot].storage == "arena" for slot in used_slots(step)):
             spans = plan.arena_spans
             assert not spans or any(first <= number <= last for first, last in spans), (number, str(plan))
 

@@ -217,8 +217,14 @@ def numbers_plan(folder: Path) -> Plan:
     )
     keep_library(process_cache, "numbers", {path.name: path.read_bytes()})
     steps = (
-        Call("aten::_local_scalar_dense.default", (SlotRef(2),), {}, (None,), binds=(Binding("zuf0", 0, None, True),)),
-        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Call(
+            "aten::_local_scalar_dense.default",
+            (SlotRef(2),),
+            {},
+            (None,),
+            symbol_bindings=(Binding("zuf0", 0, None, True),),
+        ),
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), symbol_bindings=(Binding("u0", 0, 0),)),
         Call("aten::_assert_scalar.default", (SizeRef("u0 <= 5"), "too many"), {}, (), sequence=True),
         Compute("scale", "zuf0*u0"),
         Call("aten::clone.default", (SlotRef(3),), {}, (4,)),

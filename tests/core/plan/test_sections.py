@@ -69,7 +69,7 @@ def test_sections_take_what_earlier_ones_give():
     first, cut, last = sections_of(plan)
     assert first.takes == ("x", "w") and set(cut.takes) <= set(first.gives)
     assert set(last.takes) <= set(first.gives) | set(cut.gives)
-    assert not set(first.gives) & {n for n, s in zip(plan.slots, plan.slots, strict=True) if s.place == "arena"}
+    assert not set(first.gives) & {n for n, s in zip(plan.slots, plan.slots, strict=True) if s.storage == "arena"}
 
 
 def test_an_arena_is_no_larger_than_its_section_needs():
@@ -85,8 +85,8 @@ def test_an_arena_is_no_larger_than_its_section_needs():
     assert max(sizes) == plan.arena_bytes > 0 and min(sizes) == 0
     for section in sections:
         slots = section.plan.slots
-        assert all(slots[n].place != "arena" for n in section.plan.inputs if n is not None)
-        assert all(slots[o.slot].place != "arena" for o in section.plan.outputs if isinstance(o, SlotRef))
+        assert all(slots[n].storage != "arena" for n in section.plan.inputs if n is not None)
+        assert all(slots[o.slot].storage != "arena" for o in section.plan.outputs if isinstance(o, SlotRef))
 
 
 def test_sizes_are_numbers_that_a_section_takes_and_those_alone_that_it_mentions():
@@ -112,7 +112,7 @@ def test_recorded_sections_take_floats_that_depend_on_data_and_no_whole_numbers(
     _, plan = stages(program, torch.randn(20), **DATA)
     sections = run_both(plan, torch.randn(20))
     data = {symbol for section in sections for step in section.plan.steps if isinstance(step, Call)
-            for symbol in (b.symbol for b in step.binds)}  # fmt: skip
+            for symbol in (b.symbol for b in step.symbol_bindings)}  # fmt: skip
     assert data
     for section in sections:
         if section.captured:
@@ -199,7 +199,7 @@ def test_scratch_memory_lies_where_kernels_look_for_it(text, first, last):
         Slot("y", ("u0",), (1,), "float32", "cpu", "call"),
         Slot("z", (8,), (1,), "float32", "cpu", "own"),
     )
-    gives = Call("aten::nonzero.default", (SlotRef(0),), {}, (2,), binds=(Binding("u0", 0, 0),))
+    gives = Call("aten::nonzero.default", (SlotRef(0),), {}, (2,), symbol_bindings=(Binding("u0", 0, 0),))
     steps = (Launch("segment0", (0, 1)), gives, Allocate(3), Launch("segment1", (2, 3)))
     waits = (Obstacle("aten::nonzero", "waits"),)
     marks = (Section(0, 0), Section(1, 1, waits), Section(2, 3, (Obstacle("k", "of data"),), ("u0",)))

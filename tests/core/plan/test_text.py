@@ -58,7 +58,7 @@ def _plans(*branch: st.SearchStrategy[Plan]) -> st.SearchStrategy[Plan]:
     call = st.builds(
         Call, st.sampled_from(["aten::mm.out", "my_ops::f.default"]), _tuples(st.one_of(PLAIN, *branch)), keywords,
         outputs=_tuples(st.one_of(st.none(), AT)), into=st.one_of(st.none(), AT), sequence=st.booleans(),
-        origins=_tuples(NAMES), binds=_tuples(BINDING),
+        origins=_tuples(NAMES), symbol_bindings=_tuples(BINDING),
     )  # fmt: skip
     launch = st.builds(
         Launch, st.sampled_from(["segment0", "f"]), _tuples(AT), _tuples(NAMES), _tuples(NAMES), _tuples(AT)

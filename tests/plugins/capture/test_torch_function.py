@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 
 import pytest
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, outcome
+from turret.errors import CaptureError
 
 LOG: list[tuple] = []
 X = torch.arange(1.0, 5.0)
@@ -300,3 +302,46 @@ def test_one_hop_is_skipped():
         return x.sum()
 
     same(lambda x: total(x), lambda: of(Skipping), graphs=None)
+
+
+@pytest.mark.parametrize("around", [0, 1, 2])
+def test_the_stack_of_modes_is_read_and_changed_as_the_program_sees_it(around):
+    pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+    count, at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
+
+    def program(x, mode):
+        before = count()
+        with Counting(2):
+            within = count()
+        if before:
+            top = at(before - 1)
+            popped = pop()
+            push(popped)
+            assert popped is top
+        push(mode)
+        return x + 10 * before + within
+
+    outer = [Counting(1) for _ in range(around)]
+    observed, found = Observed(program), []
+    for run in (program, observed, observed):
+        with contextlib.ExitStack() as stack:
+            for mode in outer:
+                stack.enter_context(mode)
+            mine = Counting(3)
+            result = run(X, mine)
+            assert pop() is mine and [at(n) for n in range(count())] == outer
+        assert count() == 0
+        found.append((result.tolist(), mine.calls))
+    assert found[0] == found[1] == found[2]
+    assert not observed.breaks
+
+
+def test_what_changes_torch_itself_is_not_called_to_find_out_who_answers():
+    def program(x):
+        torch.use_deterministic_algorithms(True)
+        return x + 1
+
+    observed = Observed(program, fullgraph=True)
+    with Counting(1), pytest.raises(CaptureError):
+        observed(X)
+    assert not torch.are_deterministic_algorithms_enabled()

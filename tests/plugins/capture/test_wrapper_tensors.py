@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -193,3 +197,79 @@ def test_sizes_of_wrappers_become_symbols():
         given = Pair(torch.ones(size, 2), torch.arange(2.0 * size).reshape(size, 2))
         assert_same(observed(given), given * size)
     assert len(observed.graphs) == 2
+
+
+# Made in compiled code.
+
+
+class Layout(typing.NamedTuple):
+    shape: torch.Size
+    by: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    shape: torch.Size
+    inner: Any = None
+
+
+def quantised(x):
+    scale = x.abs().amax()
+    return Scaled((x / scale * 127).round().to(torch.int8), scale / 127)
+
+
+MADE = {
+    "as a result": lambda x: Pair(x, x + 1, 3),
+    "computed with": lambda x: Pair(x, x + 1, 3).sin() + 1,
+    "with another one": lambda x: Pair(x, x + 1, 3) * Pair(x, x, 5),
+    "its parts": lambda x: [Pair(x, x + 1).second * 2, Pair(x, x).first is x, Pair(x * 2, x).sin().first],
+    "its attributes": lambda x: [Pair(x, x, 4).tag, (Pair(x, x, 4) + 1).tag, Pair(x, x).shape, type(Pair(x, x))],
+    "nested": lambda x: Pair(Pair(x, x + 1, 1), Pair(x + 2, x, 2), 3) * 0.5,
+    "parts of nested ones": lambda x: Pair(Pair(x, x + 1, 1), Pair(x + 2, x, 2), 3).first.second + 1,
+    "quantised": lambda x: x @ quantised(x).t(),
+    "said by a tuple": lambda x: Pair(x, x, Layout(x.shape, 2.0)),
+    "said by a dataclass": lambda x: Pair(x, x, Frozen(x.shape, (1, Frozen(x.shape)))),
+    "changed": lambda x: (lambda made: [made.mul_(2), made])(Pair(x.clone(), x.clone())),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_wrappers_are_made_in_the_graph(name, dynamic):
+    program = MADE[name]
+    observed = Observed(program, fullgraph=True, dynamic=dynamic)
+    for size in (3, 3, 4):
+        x = torch.arange(float(size * size)).reshape(size, size) + 1
+        assert plain_parts(observed(x.clone())) == plain_parts(program(x.clone()))
+    if dynamic:
+        return
+    x = torch.arange(4.0).reshape(2, 2) + 1
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    assert plain_parts(compiled(x.clone())) == plain_parts(program(x.clone()))
+
+
+def plain_parts(value):
+    """A result as plain objects that compare equal."""
+    if isinstance(value, (Pair, Scaled)):
+        names, context = value.__tensor_flatten__()
+        return type(value).__name__, context, value.requires_grad, [plain_parts(getattr(value, n)) for n in names]
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.requires_grad, [round(float(v), 4) for v in value.flatten()]
+    return [plain_parts(v) for v in value] if isinstance(value, list) else value
+
+
+def test_a_wrapper_of_what_requires_gradients_is_a_leaf_that_python_makes():
+    leaf = torch.ones(2, requires_grad=True)
+    program = lambda x: Pair(x, x * 1) * 2  # noqa: E731
+    observed = Observed(program)
+    assert plain_parts(observed(leaf)) == plain_parts(program(leaf))
+    assert observed.breaks or not observed.graphs
+
+
+def test_a_half_made_wrapper_that_fails_is_left_to_python():
+    class Failing(Pair):
+        def __tensor_flatten__(self):
+            raise RuntimeError("half made")
+
+    observed = Observed(lambda x: type(Failing(x, x)).__name__)
+    assert observed(torch.ones(2)) == "Failing"

@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedCall, RecordedNode, Recording, tensor_at
-from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
+from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
 HOST = torch.device("cpu")
 GRANULE = 64
@@ -221,8 +221,8 @@ class Machine(GraphCapture):
             self.local.recording.calls.append(RecordedCall.of(range(number, number + 1), tensors))
         self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
 
-    def place(self) -> Place:
-        return Place(HOST, self, self.empty, lambda: self.stream)
+    def recording_device(self) -> RecordingDevice:
+        return RecordingDevice(HOST, self, self.empty, lambda: self.stream)
 
 
 def is_overwritten(tensor: torch.Tensor) -> bool:

@@ -74,7 +74,7 @@ class Play:
     def __init__(self, r: random.Random, outputs: str, threads: bool = True) -> None:
         self.r, self.outputs, self.threads = r, outputs, threads and outputs == "fresh"
         self.machine = Machine()
-        self.place = self.machine.place()
+        self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
         self.failing = False
         self.counts: Counter[str] = Counter()
@@ -96,11 +96,13 @@ class Play:
 
     def new_manager(self) -> Any:
         if self.outputs == "pool":
-            return GraphTrees(self.place, 0, lambda: self.calls, lambda: self.marks)
-        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.place, 0)
+            return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
+        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
     def graphed(self, program: Program) -> Graphed:
-        return Graphed(program, program.run, self.place, self.settings, lambda stream: self.manager, lambda text: None)
+        return Graphed(
+            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda text: None
+        )
 
     def step(self) -> None:
         """One action, and a look at all that is held."""

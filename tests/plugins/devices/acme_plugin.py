@@ -83,7 +83,7 @@ class AcmeLibrary(PlanLibrary):
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
         plan, by_call = self.plan, not self.keeps_arena
         counts = plan.table_slots + by_call, max(1, len(plan.size_symbols))
-        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].place == "arena")
+        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].storage == "arena")
         kernel = AcmeKernel(f"{plan.name}.{launch.function}", function, launch.slots, *counts, placed)
 
         def run(slots_at: int, sizes_at: int, stream: int) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 
 import turret
+from turret.plugins.graph_pass import attention
 
 Tensor = torch.Tensor
 
@@ -22,10 +25,20 @@ def forget_what_was_compiled() -> Iterator[None]:
 
 
 class Calls:
-    """Plugin: counts calls of attention in the graphs that are scheduled."""
+    """Plugin: counts calls of attention in the graphs that are scheduled, and says how those of the forward mask."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.kinds: list[str] = []
+
+    @turret.hookimpl
+    def turret_graph_pass(self, phase: str, module: torch.fx.GraphModule) -> bool:
+        op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+        for node in module.graph.find_nodes(op="call_function", target=op) if phase == "joint" else ():
+            causal = len(node.args) > 4 and node.args[4]
+            masked = node.kwargs.get("attn_mask") is not None
+            self.kinds.append("causal" if causal else "masked" if masked else "plain")
+        return False
 
     @turret.hookimpl
     def turret_event(self, event: Any) -> None:
@@ -85,6 +98,21 @@ def test_attention_over_three_dimensions_becomes_a_call() -> None:
     assert calls.count == 1
 
 
+@pytest.mark.parametrize("beta", [0, 1])
+def test_a_product_that_adds_is_one(beta: int) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        added = torch.empty(6, 70, 70) if beta == 0 else torch.where(m, 0.0, LEAST)
+        return torch.bmm(torch.baddbmm(added, q, k.transpose(-1, -2), beta=beta, alpha=0.3).softmax(-1), v)
+
+    args = (*qkv(6, 70, 8), (torch.arange(70) < 30).expand(6, 70, 70))
+    made, calls = compiled(function)
+    want = function(*args)
+    if beta == 0:
+        want = torch.bmm((0.3 * torch.bmm(args[0], args[1].mT)).softmax(-1), args[2])
+    torch.testing.assert_close(made(*args), want, rtol=1e-5, atol=1e-5)
+    assert calls.kinds == ["plain" if beta == 0 else "masked"]
+
+
 def test_dynamic_sizes_are_not_guarded_on() -> None:
     made, calls = compiled(plain)
     for length in (70, 90, 5):  # the second makes it a symbol
@@ -99,11 +127,6 @@ def test_values_that_are_not_finite_come_out_as_written() -> None:
     made, calls = compiled(plain)
     torch.testing.assert_close(made(q, k, v), plain(q, k, v), rtol=1e-5, atol=1e-5, equal_nan=True)
     assert calls.count == 1
-
-
-def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = (q @ k.mT).masked_fill(torch.ones(q.shape[-2], k.shape[-2]).tril() == 0, float("-inf"))
-    return scores.softmax(-1) @ v
 
 
 def with_weights(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +155,7 @@ def of_one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [masked, with_weights, over_queries, written_to, scores_twice, of_one_head], ids=lambda f: f.__name__
+    "function", [with_weights, over_queries, written_to, scores_twice, of_one_head], ids=lambda f: f.__name__
 )
 def test_what_could_be_told_apart_stays(function: Callable) -> None:
     args = qkv(2, 3, 70, 8)
@@ -141,13 +164,303 @@ def test_what_could_be_told_apart_stays(function: Callable) -> None:
     assert calls.count == 0
 
 
-def test_gradients_of_any_order_keep_it_written_out() -> None:
-    args = [t.requires_grad_() for t in qkv(1, 2, 70, 8)]
-    made, calls = compiled(plain)
-    first = [torch.autograd.grad(f(*args).square().sum(), args[0], create_graph=True)[0] for f in (made, plain)]
-    second = [torch.autograd.grad(g.square().sum(), args[1])[0] for g in first]
-    torch.testing.assert_close(*second, rtol=1e-3, atol=1e-4)
-    assert calls.count == 0
+INFINITE, LEAST = float("-inf"), torch.finfo(torch.float32).min
+
+
+def lengths(count: int) -> Tensor:
+    """A mask of two sequences, of which the first is whole."""
+    return torch.arange(70) < torch.tensor([[70], [count]])
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+def tril(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    hidden = torch.ones(q.shape[-2], k.shape[-2]).tril() == 0
+    return scores(q, k).masked_fill(hidden, INFINITE).softmax(-1) @ v
+
+
+def compared(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    places = torch.arange(q.shape[-2])
+    sees = places[:, None] >= places[None, None, None]
+    return torch.softmax(scores(q, k) + torch.where(sees, 0.0, LEAST), -1) @ v
+
+
+def filled_in_place(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    mask = torch.full((70, 70), 1.0).fill_(INFINITE).triu_(1)
+    found = scores(q, k)
+    found += mask
+    return found.softmax(-1) @ v
+
+
+def hiding_nothing(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    sees = torch.ones(q.shape[0], 1, 1, 70, dtype=torch.bool)
+    return torch.softmax(scores(q, k) + (1.0 - sees.float()) * LEAST, -1) @ v
+
+
+def padded(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(scores(q, k) + torch.where(m[:, None, None], 0.0, LEAST), -1) @ v
+
+
+def infinitely_padded(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(scores(q, k) + torch.where(m[:, None, None], 0.0, INFINITE), -1) @ v
+
+
+def replaced(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(torch.where(m[:, None, None], scores(q, k), LEAST), -1) @ v
+
+
+def infinitely_replaced(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return scores(q, k).masked_fill_(~m[:, None, None], INFINITE).softmax(-1) @ v
+
+
+def with_bias(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    bias = torch.arange(70.0).sin() * torch.arange(3.0)[:, None, None]
+    return torch.softmax(q @ k.mT + bias + torch.where(m[:, None, None], 0.0, LEAST), -1) @ v
+
+
+def causally_padded(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    places = torch.arange(70)
+    sees = m[:, None, None] & (places[:, None] >= places)
+    return torch.softmax(scores(q, k) + torch.where(sees, 0.0, LEAST), -1) @ v
+
+
+MASKED = {
+    tril: "causal",
+    compared: "causal",
+    filled_in_place: "causal",
+    hiding_nothing: "plain",
+    padded: "masked",
+    infinitely_padded: "masked",
+    replaced: "masked",
+    infinitely_replaced: "masked",
+    with_bias: "masked",
+    causally_padded: "masked",
+}
+
+
+@pytest.mark.parametrize("count", [40, 0])
+@pytest.mark.parametrize("function", MASKED, ids=lambda f: f.__name__)
+def test_masks_are_known_or_given_along(function: Callable, count: int) -> None:
+    """With no key left a row is the mean of all values, or NaN, as the program writes it."""
+    args = (*qkv(2, 3, 70, 8), lengths(count))
+    made, calls = compiled(function)
+    torch.testing.assert_close(made(*args), function(*args), rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert calls.kinds == [MASKED[function]]
+
+
+def modest(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return scores(q, k).masked_fill(~m[:, None, None], -9.0).softmax(-1) @ v
+
+
+def of_more_rows(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(scores(q, k)[:1] + torch.where(m[:, None, None], 0.0, LEAST), -1) @ v
+
+
+def before_the_factor(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax((q @ k.mT + torch.where(m[:, None, None], 0.0, -3.0)) * 0.5, -1) @ v
+
+
+def kept(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    masked = scores(q, k) + torch.where(m[:, None, None], 0.0, LEAST)
+    return masked.softmax(-1) @ v, masked.clamp(-1)
+
+
+def changed_between(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    mask = torch.zeros(70, 70)
+    first = q @ k.mT
+    mask[m[1].long()] = 3.0
+    return torch.softmax(first + mask, -1) @ v
+
+
+@pytest.mark.parametrize(
+    "function", [modest, of_more_rows, before_the_factor, kept, changed_between], ids=lambda f: f.__name__
+)
+def test_masks_that_no_call_can_stand_for_stay(function: Callable) -> None:
+    args = (*qkv(2, 3, 70, 8), lengths(40))
+    made, calls = compiled(function)
+    torch.testing.assert_close(made(*args), function(*args), rtol=1e-5, atol=1e-5)
+    assert calls.kinds == []
+
+
+class TestGradients:
+    @pytest.mark.parametrize("function", [tril, padded, causally_padded, with_bias], ids=lambda f: f.__name__)
+    def test_they_are_those_of_what_is_written(self, function: Callable) -> None:
+        args = [t.requires_grad_() for t in qkv(2, 3, 70, 8)]
+        made, calls = compiled(function)
+        mine, theirs = (torch.autograd.grad(f(*args, lengths(40)).square().sum(), args) for f in (made, function))
+        for got, want in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert calls.kinds == ([] if function is with_bias else [MASKED[function]])
+
+    def test_those_of_any_order_are_computed_op_by_op(self) -> None:
+        args = [t.requires_grad_() for t in qkv(1, 2, 70, 8)]
+        made, calls = compiled(plain)
+        first = [torch.autograd.grad(f(*args).square().sum(), args[0], create_graph=True)[0] for f in (made, plain)]
+        second = [torch.autograd.grad(g.square().sum(), args[1])[0] for g in first]
+        torch.testing.assert_close(*second, rtol=1e-3, atol=1e-4)
+        assert calls.kinds == ["plain"]
+
+    def test_those_of_gradients_within_the_program_keep_it_written_out(self) -> None:
+        def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            (slope,) = torch.autograd.grad(plain(q, k, v).square().sum(), q, create_graph=True)
+            return slope.square().sum()
+
+        args = [t.requires_grad_() for t in qkv(1, 2, 70, 8)]
+        made, calls = compiled(function)
+        mine, theirs = (torch.autograd.grad(f(*args), args[1])[0] for f in (made, function))
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+        assert calls.kinds == []
+
+    def test_rows_without_keys_have_the_gradients_of_what_is_written(self) -> None:
+        args = [t.requires_grad_() for t in qkv(2, 3, 70, 8)]
+        made, calls = compiled(infinitely_padded)
+        mine, theirs = (torch.autograd.grad(f(*args, lengths(0)).sum(), args) for f in (made, infinitely_padded))
+        for got, want in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)
+        assert calls.kinds == []
+
+
+def test_dropout_keeps_the_random_numbers_of_what_is_written() -> None:
+    class Told:
+        messages: ClassVar[list[str]] = []
+
+        @turret.hookimpl
+        def turret_event(self, event: Any) -> None:
+            if event.kind == "perf_hint":
+                self.messages.append(event.message)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.dropout(scores(q, k).softmax(-1), 0.5, training=True) @ v
+
+    args, found = qkv(2, 3, 70, 8), []
+    options = {"on_error": "raise", "cache": False, "fallback_random": True}
+    for called in (function, turret.compile(function, plugins=[Told()], options=options)):
+        torch.manual_seed(3)
+        found.append(called(*args))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    assert any("random numbers" in message for message in Told.messages)
+
+
+def call_with(mask: Callable[[Tensor], Tensor]) -> Callable:
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(m), scale=0.3)
+
+    return function
+
+
+CALLS = {
+    "plain": lambda m: m.new_ones(70, 70),
+    "causal": lambda m: torch.ones(70, 70, dtype=torch.bool).tril()[None, None],
+    "masked": lambda m: m[:, None, None],
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_calls_are_told_what_is_known_of_their_mask(kind: str) -> None:
+    args, function = (*qkv(2, 3, 70, 8), lengths(40)), call_with(CALLS[kind])
+    made, calls = compiled(function)
+    torch.testing.assert_close(made(*args), function(*args), rtol=1e-5, atol=1e-5)
+    assert calls.kinds == [kind]
+
+
+def on_gpu(call: Callable, **shapes: Tensor) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """A graph of one call as it is captured on a GPU, before the pass and after it."""
+
+    def value(node: torch.fx.Node) -> Any:
+        return node.meta["example_value"]
+
+    found = []
+    for passed in (False, True):
+        graph = torch.fx.symbolic_trace(call).graph
+        with FakeTensorMode():
+            for node in graph.nodes:
+                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
+                if node.op == "placeholder":
+                    like = shapes[node.name]
+                    dtype = torch.bfloat16 if like.is_floating_point() else like.dtype
+                    strides = like.shape, like.stride()
+                    node.meta["example_value"] = torch.empty_strided(*strides, dtype=dtype)
+                elif node.op == "call_method":
+                    node.meta["example_value"] = getattr(args[0], node.target)(*args[1:], **kwargs)
+                elif node.op == "call_function":
+                    node.meta["example_value"] = node.target(*args, **kwargs)
+        module = torch.fx.GraphModule(torch.nn.Module(), graph)
+        if passed:
+            with mock.patch.object(attention, "_is_on_host", lambda value: False):
+                assert attention.run(module)
+            module.graph.lint()
+            module.recompile()
+        found.append(module)
+    return found[0], found[1]
+
+
+def keys_apart(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m[:, None, None].expand(2, 3, 70, 70).mT)
+
+
+def odd_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q[..., :5], k[..., :5], v[..., :7], m[:, None, None])
+
+
+def shared_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    mask = m[:, None, None]
+    return F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], attn_mask=mask, enable_gqa=True)
+
+
+def three_dimensions(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q[0], k[0], v[0], attn_mask=m[:1, None], scale=0.5)
+
+
+def turned_operands(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    turned = v.mT.contiguous().mT
+    return F.scaled_dot_product_attention(q, k, turned, attn_mask=m[:, None, None])
+
+
+@pytest.mark.parametrize(
+    "function", [keys_apart, odd_heads, shared_heads, three_dimensions, turned_operands], ids=lambda f: f.__name__
+)
+def test_calls_on_gpus_take_the_form_that_a_fast_kernel_takes(function: Callable) -> None:
+    q, k, v = qkv(2, 3, 70, 8)
+    m = lengths(40)
+    before, after = on_gpu(function, q=q, k=k, v=v, m=m)
+    torch.testing.assert_close(after(q, k, v, m), before(q, k, v, m), rtol=1e-5, atol=1e-5)
+    (call,) = after.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
+    seen: list[Tensor] = []
+
+    class Look(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if target is F.scaled_dot_product_attention:
+                seen.extend([*args, kwargs["attn_mask"]])
+                assert not kwargs.get("enable_gqa")
+            return super().call_function(target, args, kwargs)
+
+    Look(after).run(q, k, v, m)
+    assert len(call.args) == 3 and all(t.dim() == 4 and t.stride(-1) == 1 for t in seen)
+    assert all(t.shape[-1] % 8 == 0 for t in seen[:3]) and len({t.shape[1] for t in seen[:3]}) == 1
+
+
+def test_written_attention_on_gpus_is_given_masks_that_kernels_compute_with() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return torch.softmax(q @ k.transpose(-2, -1) * 0.5 + m, -1) @ v
+
+    q, k, v = qkv(2, 3, 70, 8)
+    mask = torch.where(lengths(0), 0.0, torch.finfo(torch.bfloat16).min)[:, None, None]
+    for hidden, low in ((mask, -1e30), (mask.masked_fill(mask < 0, INFINITE), INFINITE)):
+        with torch.no_grad():
+            before, after = on_gpu(function, q=q, k=k, v=v, m=hidden)
+        (call,) = after.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
+        given: list[Tensor] = []
+
+        class Look(torch.fx.Interpreter):
+            def call_function(self, target: Any, args: Any, kwargs: Any, given: list[Tensor] = given) -> Any:
+                given += [kwargs["attn_mask"]] if "attn_mask" in kwargs else []
+                return super().call_function(target, args, kwargs)
+
+        got = Look(after).run(q, k, v, hidden)
+        torch.testing.assert_close(got, before(q, k, v, hidden), rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert given[0].min() == low and call.kwargs["scale"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -518,7 +518,9 @@ def test_what_mentions_a_number_that_depends_on_data_comes_after_its_call_and_it
     x, mask = TensorDecl("x", (6,), (1,), F32, CPU), TensorDecl("m", (6,), (1,), torch.bool, CPU)
     y = TensorDecl("y", (n,), (1,), F32, CPU)
     loops = loops_of((n,))
-    select = Extern(torch.ops.aten.masked_select.default, (Ref("x"), Ref("m")), {}, (y,), binds=(Binding("u0", 0, 0),))
+    select = Extern(
+        torch.ops.aten.masked_select.default, (Ref("x"), Ref("m")), {}, (y,), symbol_bindings=(Binding("u0", 0, 0),)
+    )
     check = Extern(torch.ops.aten._assert_scalar.default, (n < 5, "few"), {}, (), returns_sequence=True)
     fresh = Definition(TensorDecl("fresh", (n,), (1,), F32, CPU), loops, size_value(n, F32))
     scaled = Definition(

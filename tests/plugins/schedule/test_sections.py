@@ -156,7 +156,7 @@ REASONS = {
     "is tagged cudagraph_unsafe": lambda x: unsafe(x + 1) * 2,
     "makes a tensor whose size depends on data": lambda x: (x.sin(), torch.nonzero(x + 1)),
     "waits on the host for values of the device": lambda x: x.sin() * (x + 1).sum().item(),
-    "works with numbers that depend on data": lambda x: (x.cos(), torch.nonzero(x + 1) * 2),
+    "works with unbacked symbols": lambda x: (x.cos(), torch.nonzero(x + 1) * 2),
     "decides on the host what runs next": lambda x: torch.cond((x + 1).sum() > 0, torch.sin, torch.cos, (x * 2,)) + 1,
 }
 

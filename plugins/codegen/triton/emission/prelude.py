@@ -7,6 +7,17 @@ from __future__ import annotations
 
 import re
 
+IMPORTS = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+WAIT_IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
+WAIT = "gdc_wait()  # the kernel before may still run: what it writes is not there yet"
+SIGNAL = "gdc_launch_dependents()  # all that came before this kernel has ended: the next may begin, and wait"
+WAITS_FROM = (9, 0)
+"""The compute capability from which on a kernel can be launched before the one ahead of it has ended."""
+
 _FUNCTIONS = """
 def floor_div(a, b):
     # Triton divides towards zero, the loop IR towards minus infinity.

@@ -15,7 +15,7 @@ from turret.graph.op_traits import erase_unread, is_random_call, storage_root
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.recorder import BACKWARD
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher, pop_dispatch_mode
 from turret.torch_compat.trees import pytree
@@ -63,7 +63,9 @@ def trace_gradient(
     return _finished(tracer, nodes)
 
 
-def _run(run: CapturedRun, module: Any, operands: Sequence[Any], gradients: bool) -> tuple[Tracer, Inputs, list[Any]]:
+def _run(
+    run: CapturedRun, module: Any, operands: Sequence[Any], gradients: bool
+) -> tuple[JointTracer, Inputs, list[Any]]:
     if not isinstance(module, fx.GraphModule):
         raise UnsupportedError(f"a branch that is a {type(module).__name__}, not a captured graph")
     tracer = run.tracer.beside()
@@ -76,7 +78,7 @@ def _run(run: CapturedRun, module: Any, operands: Sequence[Any], gradients: bool
     return tracer, inputs, results
 
 
-def _finished(tracer: Tracer, nodes: list[Any]) -> fx.GraphModule:
+def _finished(tracer: JointTracer, nodes: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
     graph.output(tuple(nodes))
     erase_unread(graph)
@@ -87,7 +89,7 @@ def _finished(tracer: Tracer, nodes: list[Any]) -> fx.GraphModule:
     return new_graph_module(tracer.recorder.root, graph, "Branch")
 
 
-def _result(tracer: Tracer, value: Any) -> Any:
+def _result(tracer: JointTracer, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         node = tracer.node(value)
         if storage_root(node).op in ("placeholder", "get_attr"):
@@ -96,13 +98,13 @@ def _result(tracer: Tracer, value: Any) -> Any:
     return tracer.recorder.size(value) if isinstance(value, torch.SymInt) else value
 
 
-def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
+def _tangent(tracer: JointTracer, number: int, value: torch.Tensor) -> torch.Tensor:
     made = empty_like(value)
     tracer.track(made, tracer.recorder.placeholder(f"tangent_{number}", made))
     return made
 
 
-def _gradient(tracer: Tracer, leaf: torch.Tensor, value: torch.Tensor | None) -> fx.Node:
+def _gradient(tracer: JointTracer, leaf: torch.Tensor, value: torch.Tensor | None) -> fx.Node:
     if value is None:
         with tracer:
             value = torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)

@@ -16,7 +16,7 @@ from turret.graph.ops.control_flow import scan_gradient, while_loop_gradient
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.higher_order.branches import empty_like, trace_branch, trace_gradient, untraced
 from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import JointTracer
 
 aten = torch.ops.aten
 
@@ -150,14 +150,14 @@ class _Call(torch.autograd.Function):
 class _Nodes:
     """Nodes of values as they are when asked for."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: JointTracer) -> None:
         self.tracer = tracer
 
     def __call__(self, values: Any) -> Any:
         return self.tracer.nodes(values, [])
 
 
-def _record(tracer: Tracer, op: Any, arguments: tuple, like: Sequence[Any]) -> tuple:
+def _record(tracer: JointTracer, op: Any, arguments: tuple, like: Sequence[Any]) -> tuple:
     with untraced(), torch.no_grad():
         results = tuple(empty_like(v) for v in like)
     node = tracer.recorder.call(op, arguments, {}, results)

@@ -91,7 +91,7 @@ def test_a_call_needs_its_arguments_and_not_what_it_binds_itself():
         (Ref("x"), [M, (1, K)]),
         {"size": S},
         (decl("y", N),),
-        binds=(Binding("u0", 0, 0),),
+        symbol_bindings=(Binding("u0", 0, 0),),
     )
     assert mentioned_symbols(extern) == {"u1", "u2", "s0"}
     assert bound_symbols(extern) == ("u0",)

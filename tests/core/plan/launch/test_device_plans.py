@@ -14,7 +14,7 @@ import torch
 from tests.core.plan.launch.driver_lab import FakeDriver, kernel
 from turret.hooks.devices import device_for
 from turret.ir import Binding, SizeSource
-from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, frames
+from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, workspaces
 from turret.plan.executor import load
 from turret.plan.launch import driver_library
 from turret.plan.launch.table import (
@@ -47,7 +47,7 @@ def on_cpu_memory(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriv
     monkeypatch.setattr(driver_library, "_loaded", {driver_library.LAUNCHER.file: fake.launcher})
     monkeypatch.setattr(type(device_for("cuda")), "stream_getter", lambda self, index: lambda: STREAM + index)
     fake_torch = SimpleNamespace(empty=empty, device=torch.device, uint8=torch.uint8)
-    monkeypatch.setattr(frames, "torch", fake_torch)
+    monkeypatch.setattr(workspaces, "torch", fake_torch)
     return fake
 
 
@@ -121,13 +121,13 @@ def test_calls_write_to_the_arena(on_cpu_memory: FakeDriver) -> None:
     assert load(doubled)([x])[0].item() == (2 * (x + 1)).sum().item()
 
 
-def test_a_frame_holds_no_memory_between_calls(on_cpu_memory: FakeDriver) -> None:
+def test_a_workspace_holds_no_memory_between_calls(on_cpu_memory: FakeDriver) -> None:
     run = load(chain(on_cpu_memory))
     run([torch.arange(16.0)])
-    (frame,) = run.pool._idle
-    assert all(t.untyped_storage().nbytes() == 0 for t in frame.tensors)
+    (workspace,) = run.pool._idle
+    assert all(t.untyped_storage().nbytes() == 0 for t in workspace.tensors)
     run([torch.arange(16.0)])
-    assert run.pool._idle == [frame]
+    assert run.pool._idle == [workspace]
 
 
 def test_the_arena_is_there_in_its_spans_alone(on_cpu_memory: FakeDriver) -> None:
@@ -144,8 +144,8 @@ def test_the_arena_is_there_in_its_spans_alone(on_cpu_memory: FakeDriver) -> Non
         arena_spans=((0, 3), (5, 6)),
     )
     run = load(codec.loads(codec.dumps(plan)))
-    marks = re.findall(r"frame.open|frame.close|t0 = None|give", run.source)
-    assert marks == ["frame.open", "frame.close", "t0 = None", "frame.open", "frame.close", "give"]
+    marks = re.findall(r"workspace.open|workspace.close|t0 = None|give", run.source)
+    assert marks == ["workspace.open", "workspace.close", "t0 = None", "workspace.open", "workspace.close", "give"]
     assert "take the arena\n  launch segment0" in str(plan) and str(plan).count("return the arena") == 2
     x = torch.arange(16.0)
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_a_prepared_plan_loads_nothing_when_it_runs(on_cpu_memory: FakeDriver) -
     assert not any(line.startswith("load") for line in on_cpu_memory.log())
 
 
-def test_threads_do_not_share_a_frame(on_cpu_memory: FakeDriver) -> None:
+def test_threads_do_not_share_a_workspace(on_cpu_memory: FakeDriver) -> None:
     run = load(chain(on_cpu_memory))
     inputs = [torch.full((16,), float(n)) for n in range(64)]
     with ThreadPoolExecutor(4) as pool:
@@ -222,7 +222,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
     )
     library = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     steps = (
-        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), symbol_bindings=(Binding("u0", 0, 0),)),
         Allocate(4),
         Launch("segment0", (2, 3, 4), ("add", "mul")),
     )
@@ -231,7 +231,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
         library=library, scratch_bytes="max(64, cdiv(u0 * 4, 256) * 256)",
     )  # fmt: skip
     run = load(codec.loads(codec.dumps(plan)))
-    assert run.source.index("u0 = 0") < run.source.index("frame.open") < run.source.index("u0 = t3.size(0)")
+    assert run.source.index("u0 = 0") < run.source.index("workspace.open") < run.source.index("u0 = t3.size(0)")
     x = torch.arange(400.0)
     for mask in (x >= 0, x < 0, x == 7, x > 100):
         z, count = run([x, mask])

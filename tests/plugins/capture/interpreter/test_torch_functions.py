@@ -154,3 +154,31 @@ def test_an_attribute_that_a_partial_gets_later_is_noticed():
     assert observed(torch.ones(2))[0] == 2
     del held.marked
     assert observed(torch.ones(2))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        torch.is_autocast_cpu_enabled, torch._C._is_any_autocast_enabled, torch.is_grad_enabled, torch.get_autocast_cpu_dtype,
+        torch.is_autocast_cache_enabled, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
+        torch._C._get_math_sdp_enabled,
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_answers_are_of_the_place_where_the_program_asks(question):
+    def program(x):
+        found = [question()]
+        with torch.autocast("cpu", torch.float16, cache_enabled=False), torch.no_grad():
+            found.append(question())
+            with torch.autocast("cpu", enabled=False), torch.nn.attention.sdpa_kernel([]):
+                found.append(question())
+        return x + 1, [*found, question()]
+
+    observed = check(program, torch.ones(2), graphs=1)
+    with torch.autocast("cpu"):
+        assert observed(torch.ones(2))[1] == program(torch.ones(2))[1]
+
+
+def test_the_tracers_own_modes_are_not_seen():
+    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
+    check(lambda x: (x + len(stack()), stack()), torch.ones(2), graphs=1)

@@ -18,6 +18,7 @@ from turret.plan import Launch, Plan
 from turret.plan.builder import PlanDraft, draft_plan
 from turret.plan.launch.functions import raise_status
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, alternatives, emit, one_pass
+from turret.plugins.codegen.triton.emission.attention import writes
 from turret.storage.artifact_cache import Store, process_cache
 from turret.storage.libraries import Library, keep_library
 
@@ -97,12 +98,12 @@ class InterpretedCodegen:
     def turret_codegen(self, schedule: Schedule) -> Any:
         schedule = one_pass(schedule, self.options.get("properties") or DeviceProperties())
         verify(schedule)
-        draft = draft_plan(schedule, "cpu")
+        declarations = schedule.program.declarations()
+        draft = draft_plan(schedule, "cpu", lambda template: writes(template, declarations))
         if not draft.segments:
             return draft.plan
-        declarations = schedule.program.declarations()
         options = {"hints": schedule.program.hints, **self.options}
-        segments = {s.name: [emit(k, declarations, **options) for k in s.kernels] for s in draft.segments}
+        segments = {s.name: [emit(k, declarations, **options) for k in s.steps] for s in draft.segments}
         self.kernels |= {kernel.name: kernel for kernel in alternatives(segments)}
         key = f"interpreted {next(_numbers)}"
         _libraries[key] = InterpretedLibrary(draft, schedule, segments)

@@ -102,7 +102,7 @@ def _serve() -> None:
                 spec = importlib.util.spec_from_file_location(path.stem, path)
                 module = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(module)
-                module.libdevice, module.gdc_wait = LIBDEVICE, no_wait
+                module.libdevice, module.gdc_wait, module.gdc_launch_dependents = LIBDEVICE, no_wait, no_wait
                 functions[source] = getattr(module, name)
             give_memory(arguments)
             functions[source][grid](*arguments, **constants)

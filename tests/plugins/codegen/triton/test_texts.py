@@ -112,7 +112,7 @@ def body(lines: str) -> str:
     program = parse(f"loop program p:\n{lines}")
     (kernel,) = schedule(program).kernels
     (emitted,) = emit(kernel, program.declarations())
-    return emitted.source.partition("gdc_wait()")[2].partition("\n")[2].rstrip("\n") + "\n"
+    return emitted.source.partition("gdc_launch_dependents()")[2].partition("\n")[2].rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,7 +23,7 @@ def gradient_plan(dropout: float) -> Plan:
     slots += [Slot("out", (2, 4, 8, 16), (512, 128, 16, 1), "float32", "cuda", "input", 4)]
     slots += [Slot("logsumexp", (2, 4, 32), (128, 32, 1), "float32", "cuda", "input", 5)]
     slots += [Slot(name, (), (), "int64", "cuda", "input", 6 + n) for n, name in enumerate(("seed", "offset"))]
-    slots += [attrs.evolve(slots[0], name=f"d{name}", place="call", number=0) for name in HEADS[1:]]
+    slots += [attrs.evolve(slots[0], name=f"d{name}", storage="call", number=0) for name in HEADS[1:]]
     grad, query, key, value, out, logsumexp, seed, offset = map(SlotRef, range(8))
     args = (grad, query, key, value, None, out, logsumexp, seed, offset, dropout, [True, True, True, False])
     op = "aten::_scaled_dot_product_efficient_attention_backward.default"

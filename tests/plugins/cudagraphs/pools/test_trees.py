@@ -27,15 +27,15 @@ class Bench:
 
     def __init__(self, outputs: str = "fresh") -> None:
         self.machine, self.outputs = Machine(), outputs
-        self.place = self.machine.place()
+        self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
         self.said: list[str] = []
         self.manager = self.manager_of_kind()
 
     def manager_of_kind(self) -> Any:
         if self.outputs == "pool":
-            return GraphTrees(self.place, 0, lambda: self.calls, lambda: self.marks)
-        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.place, 0)
+            return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
+        return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
     def program(self, inputs: int, *steps: tuple, outputs: list[str], **facts: Any) -> Program:
         made = [Step(*step[:3], hidden=len(step) > 3) for step in steps]
@@ -43,7 +43,9 @@ class Bench:
 
     def graphed(self, program: Program, **options: Any) -> Graphed:
         settings = Settings(self.outputs, **options)
-        return Graphed(program, program.run, self.place, settings, lambda stream: self.manager, self.said.append)
+        return Graphed(
+            program, program.run, self.recording_device, settings, lambda stream: self.manager, self.said.append
+        )
 
     def agree(self, function: Graphed, *args: torch.Tensor) -> list:
         """One call from outside; what it gives is what eager gives, and so are inputs after it."""
@@ -451,8 +453,10 @@ def test_threads_that_call_at_once_see_nothing_of_one_another():
 def test_each_stream_has_its_own_recordings():
     bench = Bench()
     program = bench.program(1, *SCALED, outputs=["t1"])
-    managers = {stream: FreshGraphs(bench.place, stream) for stream in (0, 7)}
-    function = Graphed(program, program.run, bench.place, Settings(), managers.__getitem__, bench.said.append)
+    managers = {stream: FreshGraphs(bench.recording_device, stream) for stream in (0, 7)}
+    function = Graphed(
+        program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.said.append
+    )
     for n in range(8):
         bench.machine.stream = 7 * (n % 2)
         bench.agree(function, vector(n, 1))

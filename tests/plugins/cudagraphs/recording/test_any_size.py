@@ -29,9 +29,9 @@ STEPS = (
 
 def graphed(machine: Machine, **options: object) -> tuple[Program, Graphed]:
     program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0"], launches_only=True)
-    place = machine.place()
-    manager = FreshGraphs(place, 0)
-    made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda text: None)
+    device = machine.recording_device()
+    manager = FreshGraphs(device, 0)
+    made = Graphed(program, program.run, device, Settings(**options), lambda stream: manager, lambda text: None)
     return program, made
 
 
@@ -78,8 +78,10 @@ def test_tensors_that_kernels_do_not_take_are_recorded_otherwise_until_it_is_giv
     machine = Machine()
     program = Picky(machine, 1, STEPS, ["t3"], launches_only=True)
     for turns, served in (((True, False, True, False), True), ((True, False, False, False, False, True), False)):
-        manager = FreshGraphs(machine.place(), 0)
-        function = Graphed(program, program.run, machine.place(), Settings(), lambda _, m=manager: m, lambda _: None)
+        manager = FreshGraphs(machine.recording_device(), 0)
+        function = Graphed(
+            program, program.run, machine.recording_device(), Settings(), lambda _, m=manager: m, lambda _: None
+        )
         for aligned in turns:
             called(function, aligned)
         told = function.reported()
@@ -104,8 +106,8 @@ def test_launches_that_are_other_ones_at_other_sizes_are_recorded_a_size() -> No
 
     machine = Machine()
     program = Fickle(machine, 1, STEPS, ["t3"], launches_only=True)
-    manager = FreshGraphs(machine.place(), 0)
-    function = Graphed(program, program.run, machine.place(), Settings(), lambda _: manager, lambda _: None)
+    manager = FreshGraphs(machine.recording_device(), 0)
+    function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda _: None)
     for length in (4, 4, 9, 9, 5, 9, 4):
         x = torch.arange(length)
         (expected,) = program.eagerly([x.clone()])

@@ -26,8 +26,8 @@ def recorded(strays: int) -> Recorded:
         turns[0] = turns[0] % 4 + 1
         machine.launch("doubled", doubled, out, x if turns[0] == strays else tensors[X])
 
-    place, pool = machine.place(), machine.pool(0)
-    made, _ = Recorder(place, pool, pool.checkpoint()).record(run, {X: x}, {})
+    recording_device, pool = machine.recording_device(), machine.pool(0)
+    made, _ = Recorder(recording_device, pool, pool.checkpoint()).record(run, {X: x}, {})
     return made
 
 

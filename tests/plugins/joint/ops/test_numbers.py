@@ -1,4 +1,4 @@
-"""Numbers that depend on data in the joint graph: bound where they are made, checked where they are assumed."""
+"""Unbacked symbols in the joint graph: bound where they are made, checked where they are assumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.plugins.joint_graphs import make_context
 from turret.errors import UnsupportedError
-from turret.graph.op_traits import BINDS, defines_unbacked_symbols
+from turret.graph.op_traits import SYMBOL_BINDINGS, defines_unbacked_symbols
 from turret.graph.ops.host_scalars import bound_of_slice, position_of_element
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.plugins import partition
@@ -58,8 +58,8 @@ def test_a_call_is_described_with_the_numbers_that_it_gives():
     joint = trace(lambda x: (x[x > 0] * 2, torch.nonzero(x), torch.unique(x, return_counts=True)[1]), X)
     bound = [n for n in calls(joint) if defines_unbacked_symbols(n)]
     assert [n.target for n in bound] == [aten.index.Tensor, aten.nonzero.default, aten._unique2.default]
-    assert [[(b.output, b.dimension) for b in n.meta[BINDS]] for n in bound] == [[(0, 0)]] * 3
-    symbols = [b.symbol for n in bound for b in n.meta[BINDS]]
+    assert [[(b.output, b.dimension) for b in n.meta[SYMBOL_BINDINGS]] for n in bound] == [[(0, 0)]] * 3
+    symbols = [b.symbol for n in bound for b in n.meta[SYMBOL_BINDINGS]]
     assert len(set(symbols)) == len(symbols) == 3
     assert str(bound[0].meta["val"].shape[0]) == symbols[0]
 
@@ -70,7 +70,7 @@ def test_the_item_of_a_bool_is_an_int_that_is_compared():
 
     joint = trace(program, X)
     first, second = calls(joint, aten._local_scalar_dense.default)
-    assert [b.is_float for n in (first, second) for b in n.meta[BINDS]] == [False, True]
+    assert [b.is_float for n in (first, second) for b in n.meta[SYMBOL_BINDINGS]] == [False, True]
     assert first.args[0].meta["val"].dtype == torch.int64
     for x in (X, -X.abs()):
         assert interpreted(joint, x)[1:] == [bool((x > 0).any()), float(x.sum())]

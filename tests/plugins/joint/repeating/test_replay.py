@@ -425,7 +425,7 @@ def test_compiled_layers_learn_as_eager_ones():
     torch.testing.assert_close(x.grad, y.grad)
     for one, other in zip(model.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    assert told == ["joint trace: 3 stretches of calls are copies of earlier ones"]
+    assert told == ["joint trace: 3 segments of calls are copies of earlier ones"]
 
 
 def test_complex_layers_whose_gradients_are_conjugate():

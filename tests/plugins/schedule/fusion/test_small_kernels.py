@@ -68,6 +68,18 @@ def test_what_depends_on_a_kernel_between_stays_apart() -> None:
     torch.testing.assert_close(compiled(torch.ones(5)), chain(torch.ones(5)))
 
 
+def test_norms_of_many_gradients_take_a_kernel_a_shape() -> None:
+    def norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
+
+    watching = Watching()
+    compiled = turret.compile(norm, plugins=[watching], options=OPTIONS)
+    gradients = [torch.randn(shape) for shape in ((4, 8), (5,)) for _ in range(9)]
+    torch.testing.assert_close(compiled(gradients), norm(gradients))
+    (kernels,) = watching.kernels
+    assert kernels <= 4  # two shapes, the row of their norms, and its own
+
+
 def test_large_tensors_have_kernels_of_their_own() -> None:
     watching = Watching()
 

@@ -1,4 +1,4 @@
-"""Operators that a plugin vouches for: its ``cache_key`` says all about them that a compiled graph depends on.
+"""Operators that a plugin covers: its ``cache_key`` says all about them that a compiled graph depends on.
 
 The code of an operator that was registered by ``torch.library.Library.impl`` cannot be looked at, so a graph that calls
 one is compiled in every process.  A plugin that has a ``cache_key`` and names ``namespaces`` of its own answers for the
@@ -15,11 +15,11 @@ import pluggy
 from turret.errors import PluginError
 
 _TAKEN = frozenset({"aten", "prim", "prims", "turret", "higher_order"})
-_vouched: dict[str, dict[str, str]] = {}
+_covered: dict[str, dict[str, str]] = {}
 """By namespace and by plugin, the plugin's key."""
 
 
-def vouch(manager: pluggy.PluginManager) -> None:
+def register_namespaces(manager: pluggy.PluginManager) -> None:
     """Note the namespaces that plugins of a manager answer for; ``PluginError`` for one that is none of theirs."""
     for plugin in manager.get_plugins():
         namespaces = getattr(plugin, "namespaces", ())
@@ -33,14 +33,14 @@ def vouch(manager: pluggy.PluginManager) -> None:
                 "operators of its own"
             )
         for namespace in namespaces:
-            _vouched.setdefault(namespace, {})[name] = str(key)
+            _covered.setdefault(namespace, {})[name] = str(key)
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple, set, frozenset))
 
 
-def voucher(namespace: str) -> str:
+def cover(namespace: str) -> str:
     """What plugins say of the operators of a namespace, for keys; empty where none does."""
-    found = _vouched.get(namespace)
+    found = _covered.get(namespace)
     return repr(sorted(found.items())) if found else ""

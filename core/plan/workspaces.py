@@ -1,4 +1,4 @@
-"""Frames: the memory that one call of a plan works in, kept from call to call."""
+"""Workspaces: the memory that one call of a plan works in, kept from call to call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
 
 
-class Frame:
+class Workspace:
     """Arena, slot table, size table and the arena's tensors, for one call at a time; the arena is kept between calls.
 
     ``slots`` and ``sizes`` are the native tables (addresses and int64), ``tables`` their own addresses; ``tensors``
@@ -32,7 +32,7 @@ class Frame:
         )
         start = -self.arena.data_ptr() % ALIGNMENT
         for number, slot in enumerate(plan.slots):
-            if slot.place == "arena":
+            if slot.storage == "arena":
                 self.slots[number] = self.arena.data_ptr() + start + slot.number
                 if plan.check_bounds:
                     layout = static_sizes(slot.shape), static_sizes(slot.stride)
@@ -55,13 +55,13 @@ def device_table_lengths(plan: Plan) -> tuple[int, int]:
     return plan.table_slots + 1, max(1, len(plan.size_symbols))
 
 
-class DeviceFrame:
+class DeviceWorkspace:
     """Slot table, size table and the arena's tensors of a plan whose device keeps no arenas.
 
-    Between calls a frame keeps its tensor objects but no memory: ``open`` takes the arena from torch's caching
+    Between calls a workspace keeps its tensor objects but no memory: ``open`` takes the arena from torch's caching
     allocator on the current stream and ``close`` returns it.  Reuse is then ordered as torch orders it (a block
     freed on a stream is used again on that stream), graph capture finds the arena in its private pool, any thread
-    and stream may run any frame, and forward and backward never hold memory at the same time.
+    and stream may run any workspace, and forward and backward never hold memory at the same time.
     """
 
     __slots__ = ("_storage", "sizes", "slots", "tables", "tensors")
@@ -86,32 +86,32 @@ class DeviceFrame:
         self._storage.resize_(0)
 
 
-class FramePool:
-    """Idle frames of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
+class WorkspacePool:
+    """Idle workspaces of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
 
     __slots__ = ("_idle", "_kind", "_plan", "_wanted")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...], keeps_arena: bool) -> None:
         self._plan, self._wanted = plan, wanted
-        self._kind = Frame if keeps_arena else DeviceFrame
-        self._idle: list[Frame | DeviceFrame] = []
+        self._kind = Workspace if keeps_arena else DeviceWorkspace
+        self._idle: list[Workspace | DeviceWorkspace] = []
 
-    def take(self) -> Frame | DeviceFrame:
-        """A frame nobody else uses."""
+    def take(self) -> Workspace | DeviceWorkspace:
+        """A workspace nobody else uses."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._kind(self._plan, self._wanted)
 
-    def give(self, frame: Frame | DeviceFrame) -> None:
-        """Hand a frame back."""
-        self._idle.append(frame)
+    def give(self, workspace: Workspace | DeviceWorkspace) -> None:
+        """Hand a workspace back."""
+        self._idle.append(workspace)
 
-    def give_failed(self, frame: Frame | DeviceFrame) -> None:
-        """Hand the frame of a call that failed back; one that may hold memory of a stream goes."""
-        if self._kind is Frame:
-            self.give(frame)
+    def give_failed(self, workspace: Workspace | DeviceWorkspace) -> None:
+        """Hand the workspace of a call that failed back; one that may hold memory of a stream goes."""
+        if self._kind is Workspace:
+            self.give(workspace)
 
     def clear(self) -> None:
-        """Free the memory of idle frames."""
+        """Free the memory of idle workspaces."""
         self._idle.clear()
