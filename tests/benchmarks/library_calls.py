@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.library_calls [--device cuda]
 
-Beside the whole stands what the library takes when it is called alone, and what is left of a plan whose calls do nothing:
-the executor's own part.
+Beside the whole stands what the library takes when it is called alone, and what is left of a plan whose calls do
+nothing: the executor's own part.
 """
 
 from __future__ import annotations
