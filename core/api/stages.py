@@ -74,7 +74,7 @@ def captured_graph(
     """
     check_model(f)
     recorder = Recorder(flat_inputs(f, *args))
-    with _pipeline(plugins, options) as pipeline:
+    with _pipeline(plugins, options, calls=True) as pipeline:
         target = f.__call__ if isinstance(f, torch.nn.Module) else f
         try:
             call = pipeline.manager.hook.turret_capture(
@@ -271,13 +271,16 @@ class _Decompositions:
 
 
 @contextlib.contextmanager
-def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None) -> Iterator[Pipeline]:
-    """The stages with these plugins and options; whatever fails inside is a ``TurretError``."""
+def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None, calls: bool = False) -> Iterator[Pipeline]:
+    """The stages with these plugins and options; whatever fails inside is a ``TurretError``.
+
+    ``calls``: the program is called inside, which is captured as any call is, and compiles where it is.
+    """
     unasked = dict.fromkeys(("fullgraph", "disable"), False) | dict.fromkeys(("dynamic", "backend", "mode"))
     check_arguments(**unasked, options=options, plugins=plugins)
     manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
     pipeline = Pipeline(manager, plugin_manager.configure(manager, None, options))
-    with compiling.here(), devices_of(manager):
+    with contextlib.nullcontext() if calls else compiling.here(), devices_of(manager):
         try:
             yield pipeline
         except TurretError:

@@ -438,6 +438,13 @@ PyObject* throw_as_is(PyObject*, PyObject* error) {
     PyErr_Format(PyExc_TypeError, "throw takes an exception, not %R", error);
     return nullptr;
   }
+  PyObject* trace = PyException_GetTraceback(error);
+  if (trace != nullptr && reinterpret_cast<PyTracebackObject*>(trace)->tb_lasti == -1) {
+    // It stands for the frame that raises the error now, and that the interpreter puts there itself.
+    PyObject* inner = reinterpret_cast<PyObject*>(reinterpret_cast<PyTracebackObject*>(trace)->tb_next);
+    PyException_SetTraceback(error, inner == nullptr ? Py_None : inner);
+  }
+  Py_XDECREF(trace);
 #if PY_VERSION_HEX >= 0x030C0000
   PyErr_SetRaisedException(Py_NewRef(error));
 #else

@@ -45,6 +45,9 @@ class NodeMeta(TypedDict, total=False):
     """``"is_forward"`` or ``"is_backward"``.  Written by the joint trace; read by
     the partition."""
 
+    of_backward: bool
+    """Of a backward that is part of the captured graph.  Written by the joint trace; read by the partition."""
+
     symbol_bindings: tuple[Binding, ...]
     """The unbacked symbols that a call gives.  Written by the joint trace; read by graph compilers and lowering."""
 

@@ -104,6 +104,8 @@ class _Drafter:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self.pending: list[Kernel | Template] = []
+        self.pending_steps = 0
+        """Steps of the schedule that the launch under way covers: kernels, and views that are places in the arena."""
         self.pending_dead: list[str] = []
         self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
@@ -148,6 +150,12 @@ class _Drafter:
         """One more step of the schedule, after which some tensors are dead."""
         if isinstance(step, Kernel) or (isinstance(step, Template) and self.writes(step)):
             self._kernel(step, dead)
+            self.pending_steps += 1
+            return
+        if self.pending and isinstance(step, StridedView) and self._is_place(step):
+            self._view(step)  # nothing to run: the launch under way goes on
+            self.pending_dead += dead
+            self.pending_steps += 1
             return
         self._flush()
         before = len(self.steps)
@@ -251,7 +259,8 @@ class _Drafter:
         self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
-        self.step_ranges += [(before, len(self.steps) - 1)] * len(kernels)
+        self.step_ranges += [(before, len(self.steps) - 1)] * self.pending_steps
+        self.pending_steps = 0
 
     def _free(self, names: tuple[str, ...]) -> None:
         """Drop tensors that own memory; arena tensors live as long as their workspace."""
@@ -271,9 +280,17 @@ class _Drafter:
             case Extern():
                 self._extern(step)
 
+    def _is_place(self, step: StridedView) -> bool:
+        """Whether a view is no more than a place in the arena."""
+        known = isinstance(step.offset, int) and step.tensor.is_static
+        slot = self.slot_of.get(step.base)
+        in_arena = self._arena_offset(step.base) is not None if slot is None else self.slots[slot].storage == "arena"
+        return known and in_arena
+
     def _view(self, step: StridedView) -> None:
         base = self._memory(step.base)
-        if self.slots[base].storage == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
+        if self._is_place(step):
+            assert isinstance(step.offset, int)
             self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
             return
         self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))

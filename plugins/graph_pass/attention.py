@@ -35,6 +35,7 @@ from turret.plugins.graph_pass.written_attention import (
     written_attention,
     written_between,
 )
+from turret.torch_compat.modes import cudnn_attention_enabled
 
 LEAST_SCORES = 1 << 12
 """Scores of one head below which a call costs what it saves."""
@@ -169,11 +170,25 @@ class _Writer:
         if any(v is None for v in values) or _is_on_host(values[0]) or values[0].dtype not in HALF:
             return changed and self._write(call)
         with self.graph.inserting_before(node):
-            changed |= self._with_mask_in_form(call)
-            changed |= self._with_heads_repeated(call, values)
-            changed |= self._with_operands_in_form(call, values)
-            changed |= self._with_a_batch(call, values)
-        return changed and self._write(call)
+            mask = call.mask
+            moved = self._with_mask_in_form(call)
+            moved |= self._with_heads_repeated(call, values)
+            moved |= self._with_operands_in_form(call, values)
+            moved |= self._with_a_batch(call, values)
+            if moved and mask is not None and not self._sees(mask, node):
+                call.blind = self._blind(mask)
+        return (changed or moved) and self._write(call)
+
+    def _sees(self, mask: Any, reader: fx.Node) -> bool:
+        """Whether each query is known to see some key."""
+        values = self.known.tensor(mask, reader)
+        return values is not None and known_mask(values).sees
+
+    def _blind(self, mask: fx.Node) -> fx.Node:
+        """True for queries that see no key: eager's results are zero, each fast kernel has them in its own way."""
+        if fake(mask).dtype == torch.bool:
+            return self.graph.call_method("logical_not", (self.graph.call_method("any", (mask, -1, True)),))
+        return self.graph.call_method("all", (self.graph.call_method("eq", (mask, -math.inf)), -1, True))
 
     def _without_mask(self, call: _Call) -> bool:
         """Leave away a mask that hides nothing, or say that it is causal."""
@@ -209,7 +224,8 @@ class _Writer:
 
     def _with_heads_repeated(self, call: _Call, values: Sequence[torch.Tensor]) -> bool:
         """Keys and values for each head, where a mask keeps the call from a kernel that shares them."""
-        if call.mask is None or call.shares_heads is not True or values[0].dim() != 4:
+        # A kernel of cuDNN's that takes masks shares heads, too.
+        if call.mask is None or call.shares_heads is not True or values[0].dim() != 4 or cudnn_attention_enabled():
             return False
         heads = values[0].shape[1]
         for name, value in (("key", values[1]), ("value", values[2])):
@@ -267,23 +283,26 @@ class _Writer:
             options["enable_gqa"] = call.shares_heads
         node.args, node.kwargs = (call.query, call.key, call.value), options
         if call.width is not None:
-            self._behind(node, "narrow", -1, 0, call.width)
+            node = self._behind(node, "narrow", -1, 0, call.width)
         if not call.is_batched:
-            self._behind(node, "squeeze", 0)
+            node = self._behind(node, "squeeze", 0)
+        if call.blind is not None:
+            self._behind(node, "masked_fill", call.blind, 0.0)
         return True
 
-    def _behind(self, node: fx.Node, method: str, *args: Any) -> None:
+    def _behind(self, node: fx.Node, method: str, *args: Any) -> fx.Node:
         """Let the readers of a call read what a method makes of its result."""
         with self.graph.inserting_after(node):
             made = self.graph.call_method(method, (node, *args))
         node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+        return made
 
 
 @attrs.define
 class _Call:
     """A call of ``scaled_dot_product_attention``; ``width``: how many elements of each result are no padding.
 
-    ``is_batched``: whether its operands had four dimensions.
+    ``is_batched``: whether its operands had four dimensions.  ``blind``: true for queries whose results are zero.
     """
 
     node: fx.Node
@@ -297,6 +316,7 @@ class _Call:
     shares_heads: Any = False
     width: int | None = None
     is_batched: bool = True
+    blind: fx.Node | None = None
 
     @staticmethod
     def of(node: fx.Node) -> _Call | None:

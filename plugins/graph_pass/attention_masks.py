@@ -79,8 +79,9 @@ class MaskMaker:
         sees = found is not None and found.sees
         finite = len(links) == 1 and self._is_finite(links[0])
         reason = self._obstacle(links, dtype, sees)
-        if not reason and trained and not (sees or finite):
-            reason = "a mask may hide all keys from a query, whose gradients are NaN then"
+        if not reason and trained and not sees:
+            # Kernels take gradients from the logarithm of a sum of exponentials, which is lost beside such numbers.
+            reason = "a mask may hide all keys from a query, whose gradients no kernel has as eager has them"
         return reason or self._with_mask(links, dtype, sees, finite)
 
     def _with_mask(self, links: Sequence[Link], dtype: torch.dtype, sees: bool, finite: bool) -> MaskPlan:

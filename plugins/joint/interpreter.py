@@ -92,7 +92,20 @@ class CapturedRun:
         if is_replaced(target):  # under the tracer's mode it would hand on what has its name
             with pop_function_mode() as mode:
                 return mode.__torch_function__(target, (), args, kwargs)
+        if target is torch.autograd.grad:
+            return self._gradients(args, kwargs)
         return _CHECKED.get(target, target)(*args, **kwargs)
+
+    def _gradients(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Gradients that the program takes; what is recorded for them is marked."""
+        graph = self.tracer.recorder.graph
+        before = next(reversed(graph.nodes), None)
+        found = torch.autograd.grad(*args, **kwargs)
+        for node in reversed(graph.nodes):
+            if node is before:
+                break
+            node.meta["of_backward"] = True
+        return found
 
     def _higher_order(self, op: HigherOrderOperator, args: tuple, kwargs: dict[str, Any]) -> Any:
         rule = self.higher_order.get(op._name)

@@ -16,13 +16,16 @@ from turret.plugins.partition.budget import solve_with_budget
 from turret.plugins.partition.min_cut import CutProblem, build_problem
 from turret.plugins.partition.report import CutReport
 from turret.plugins.partition.save_all import save_everything
+from turret.plugins.partition.within import recompute_within
 
 
 def partition(context: CompileContext, joint: JointGraph) -> PartitionedGraph:
-    """Cut by minimum cut or by saving everything; an inference graph passes through as the forward."""
+    """Cut by minimum cut or by saving everything; an inference graph is the forward, and recomputes in
+    backwards inside it."""
     partitioner, budget = context.config.partitioner, context.config.memory_budget
     if not joint.signature.training:
-        return PartitionedGraph(joint.module, None, joint.signature, joint.num_forward_outputs, name=joint.name)
+        module = recompute_within(context, joint)
+        return PartitionedGraph(module, None, joint.signature, joint.num_forward_outputs, name=joint.name)
     analysis = analyze(joint)
 
     problem = build_problem(analysis, costs(context))

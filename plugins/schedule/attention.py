@@ -53,8 +53,8 @@ _CALLS = (
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
 )
 PARTS_OP = "turret::attention_parts.default"
-MOST_QUERIES = 4
-"""Queries of a head up to which keys are read for each of them."""
+MOST_QUERIES = 8
+"""Queries of a head up to which keys are read for each of them (heads that share keys come as queries of one)."""
 LENGTHS = (256, 128, 64, 32)
 """Keys of a part: the longest that gives the device enough programs."""
 PROGRAMS = 3
@@ -140,7 +140,7 @@ def estimated_cost(candidate: AttentionCandidate, costs: AttentionCosts | None) 
     if costs is None or candidate.dtype not in HALF:
         return None
     if candidate.form == "split":
-        return costs.split.microseconds(candidate.bytes, 0)
+        return costs.split.microseconds(candidate.bytes * candidate.queries, 0)
     walked = 2 * candidate.keys * candidate.width * candidate.dtype.itemsize
     return costs.launch + max(walked / costs.walk_rate, candidate.bytes / costs.split.bytes_rate)
 

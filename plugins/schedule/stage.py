@@ -26,6 +26,7 @@ from turret.plugins.schedule.fusion.graph import build_graph, memory_roots, orde
 from turret.plugins.schedule.fusion.inline import inline
 from turret.plugins.schedule.fusion.kernels import StepMaker, numbered
 from turret.plugins.schedule.fusion.row_factors import fold_row_factors
+from turret.plugins.schedule.fusion.scattered import Joiner
 from turret.plugins.schedule.fusion.units import Unit, units_of, unread
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
 from turret.plugins.schedule.memory import plan_memory
@@ -102,7 +103,8 @@ class _Planner:
         memory = plan_memory(self.program, made, self.roots, sections, self.targets)
         fewer, found = without_self_copies(made, memory.overwrites(self.program))
         if found:
-            made = numbered(fewer)
+            joiner = Joiner(self.program.declarations(), self.roots, found)
+            made = numbered(joiner.joined(fewer))
             sections = self._sections(made)
             memory = plan_memory(self.program, made, self.roots, sections, self.targets, found)
         return made, memory, sections

@@ -2,11 +2,13 @@
 
     python -m tests.benchmarks.many_steps --systems eager,inductor,inductor:reduce-overhead,turret --models bert,llama
     python -m tests.benchmarks.many_steps --systems eager,inductor:reduce-overhead,turret --models gpt2 --lengths 40
+    python -m tests.benchmarks.many_steps --systems inductor,inductor+whole,turret,turret+whole --optimizer AdamW
 
 Every system trains a copy of the same weights on the same batches.  What is reported is how far its losses and its
 last weights are from eager's (relative norms; float32 shows mistakes where bfloat16 shows roundings), the median time
-of a step over the second half, and memory.  With ``--lengths`` each batch is as long as one of so many lengths, each
-drawn twice, and the time is that of second visits.
+of a step over the second half, and memory.  A system with ``+whole`` behind its name is given the whole step, loss,
+backward, clipping and optimizer included, and others the model alone.  With ``--lengths`` each batch is as long as one
+of so many lengths, each drawn twice, and the time is that of second visits.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +66,34 @@ def batch(inputs: Sequence[torch.Tensor], step: int, length: int | None) -> list
     return moved if length is None else [x[..., :length].clone() for x in moved]
 
 
+def step_of(
+    workload: Workload, system: str, optimizer: torch.optim.Optimizer, clip: float
+) -> Callable[..., torch.Tensor]:
+    """A training step as a system has it: inputs to loss."""
+    name, _, whole = system.partition("+")
+    compiler = systems.compiler_of(name)
+    module = workload.module if whole else compiler(workload.module)
+    parameters = list(workload.module.parameters())
+
+    def step(*inputs: torch.Tensor) -> torch.Tensor:
+        loss = workload.loss(module(*inputs))
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
+        optimizer.step()
+        return loss.detach()
+
+    return compiler(step) if whole else step
+
+
 def train(
-    workload: Workload, system: str, lengths: list[int | None], device: str
+    workload: Workload, system: str, lengths: list[int | None], options: argparse.Namespace
 ) -> tuple[list[float], list[float], int]:
     """Losses and seconds of each step, and the most recordings that Turret made of one graph."""
-    module = workload.module
-    compiled = systems.compiler_of(system)(module)
-    optimizer = torch.optim.SGD(module.parameters(), 1e-3, momentum=0.9)
+    device = options.device
+    extra = {"momentum": 0.9} if options.optimizer == "SGD" else {}
+    optimizer = getattr(torch.optim, options.optimizer)(workload.module.parameters(), lr=1e-3, **extra)
+    take = step_of(workload, system, optimizer, options.clip)
     losses, seconds = [], []
     for step, length in enumerate(lengths):
         inputs = batch(workload.training_inputs, step, length)
@@ -78,9 +101,7 @@ def train(
         _wait(device)
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=step % 3 != 0)
-        loss = workload.loss(compiled(*inputs))
-        loss.backward()
-        optimizer.step()
+        loss = take(*inputs)
         _wait(device)
         seconds.append(time.perf_counter() - start)
         losses.append(loss.item())
@@ -114,7 +135,7 @@ def run(model: str, options: argparse.Namespace) -> list[Result]:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            result.losses, seconds, result.recordings = train(workload, system, lengths, options.device)
+            result.losses, seconds, result.recordings = train(workload, system, lengths, options)
         except Exception as error:
             result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             traceback.print_exc(limit=4)
@@ -149,6 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models, to see that all of it runs")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--optimizer", default="SGD", help="of torch.optim")
+    parser.add_argument("--clip", type=float, default=0.0, help="the norm that gradients are clipped to; 0: any")
     parser.add_argument("--lengths", type=int, default=0, help="so many lengths of batches, each twice; 0: whole ones")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)

@@ -97,3 +97,12 @@ def test_many_steps_compare_what_systems_learn(tmp_path, capsys):
 def test_a_library_call_costs_the_executor_less_than_the_library():
     found = library_calls.measured(torch.device("cpu"), 20)
     assert 0 < found["the executor alone"] < found["the library alone"] and found["the whole"] > 0
+
+
+def test_many_steps_compile_whole_steps(tmp_path):
+    record = tmp_path / "steps.json"
+    arguments = ["--device", "cpu", "--tiny", "--models", "resnet50", "--systems", "eager+whole", "--steps", "2"]
+    assert many_steps.main([*arguments, "--optimizer", "AdamW", "--clip", "1", "--json", str(record)]) == 0
+    plain, whole = json.loads(record.read_text())
+    assert plain["system"] == "eager" and whole["system"] == "eager+whole" and not whole["failure"]
+    assert whole["losses"] == plain["losses"]

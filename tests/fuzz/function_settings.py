@@ -9,6 +9,8 @@ LATER_FEATURES = ("signed", "checkpoints", "inference", "conjugates")
 """Drawn apart from the others, so that a seed without them gives the program that it always gave."""
 LATEST_FEATURES = ("classes", "arrays")
 """Drawn apart from those, for the same reason."""
+NEWEST_FEATURES = ("references", "wrappers", "duals")
+"""And these apart from all before."""
 
 
 class Settings(Expressions):
@@ -147,3 +149,59 @@ class Settings(Expressions):
             )
         )
         self.bind("tensor", f"torch.from_numpy({name})")
+
+    # What outlives a call: references, results that are remembered, keys.
+
+    @rule("tensor", 3, "references")
+    def tensor_of_reference(self, d: int) -> str:
+        t, i = self.some("tensor", d), self.some("int", 0)
+        return self.one(
+            "weakref.ref(KEPT)().value", f"({t} * weakref.ref({t}.shape and KEPT)().value.sum())", f"({t} + table(3))",
+            f"Remembering({i}).by({t})", f"KEEPER.by({t})", f"(KEEPER.by({t}, n=3) - KEEPER.by({t}, n=3))", f"({t} * table(2)[1])",
+            f"{{Nested(Frozen({i}), 1): {t}}}[Nested(Frozen({i}), 1)]", f"({t} + KEEPER.shown(3)[0])",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "references")
+    def reference(self) -> None:
+        i = self.some("int", 0)
+        self.line(
+            self.one(
+                "log.append(weakref.ref(KEPT)() is KEPT)", f"log.append(KEEPER.counted({i}))", "table.cache_clear()",
+                f"log.append(Nested(Frozen({i}), (1, 2)) == Nested(Frozen(1), (1, 2)))", f"log.append(hash(({i}, Frozen(1))) == hash((1, Frozen(1))))",
+                f"log.append({{Nested(Frozen({i})): 1}}.get(Nested(Frozen(1)), 0))", "log.append(table(3) is table(3))", f"KEEPER.start = {i}",
+                "log.append(weakref.ref(KEPT) == weakref.ref(KEPT))",
+            )
+        )  # fmt: skip
+
+    # Wrappers that the program makes.
+
+    @rule("tensor", 3, "wrappers")
+    def tensor_in_wrapper(self, d: int) -> str:
+        t, u, i = f"{self.some('tensor', d)}.detach()", f"{self.var('tensor')}.detach()", self.some("int", 0)
+        return self.one(
+            f"Twin({t}, {t} + {i}).second", f"(Twin({t}, {t} * 2) * {i} + 1).first", f"(Twin({t}, {t}) - {u}.sum()).second",
+            f"torch.relu(Twin({t} - 1, {t}, {i})).first", f"(Twin({t}, {t}) * Twin({t}, {t} + 1)).second", f"twins({t}).sin().first",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "wrappers")
+    def made_wrapper(self) -> None:
+        name, t, i = self.name("twin"), self.var("tensor"), self.some("int", 0)
+        self.line(f"{name} = Twin({t}.detach() * 1, {t}.detach() + 1, {i})")
+        self.line(self.one(f"{name}.mul_(2)", f"{name} = {name} + {i}", "pass", f"{name} = torch.tanh({name})"))
+        self.line(
+            self.one(
+                f"log.append(({name}.tag, type({name}).__name__))", f"log.append({name}.shape)", f"log.append({name}.second)",
+                f"log.append(isinstance({name}, Twin))", f"log.append({name}.first is {name}.first)", "print('twin')",
+            )
+        )  # fmt: skip
+        self.bind("tensor", f"{name}.first")
+
+    # Dual tensors.
+
+    @rule("tensor", 3, "duals")
+    def tensor_tangent(self, d: int) -> str:
+        t, f, i = self.some("tensor", d), self.some("func", d), self.some("int", 0)
+        return self.one(
+            f"pushed({f}, {t}, {i})", f"pushed(lambda v: v * {t}.detach() + v.sin(), {t}, 2)", f"pushed(torch.tanh, {t}, {i})",
+            f"pushed(lambda v: v.clone().mul_(v), {t}, {i})",
+        )  # fmt: skip

@@ -8,6 +8,9 @@ from typing import Any
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+RECOMPUTED = "_recomputed"
+"""In the names of calls that are made again for a backward in the same graph: they come after what it begins with."""
+
 
 class Checkpoint(enum.Enum):
     """What a tag asks of one node."""

@@ -8,6 +8,7 @@ gradient of the leaf's own layout and memory (``torch/csrc/autograd/functions/ac
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -204,7 +205,7 @@ class _Backward:
         copied = shared or self.creates or not _is_laid_out_for(new.fake, leaf.fake)
         leaf.set_attr(t, "grad", self.copied(leaf, new) if copied else t.recorder.call_method("detach", [new], {}))
 
-    def copied(self, leaf: Tensor, new: Tensor) -> Value:
+    def copied(self, leaf: Tensor, new: Tensor) -> Any:
         """A gradient in memory of its own, laid out as its leaf is."""
         t = self.t
         if is_non_overlapping_and_dense(leaf.fake) and not leaf.fake.is_contiguous():

@@ -31,6 +31,7 @@ from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks, failures
+from turret.plugins.capture.rebuilding.places import at_line
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
@@ -335,6 +336,7 @@ class _Attempt:
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
+        r.scope["at_line"] = at_line
         again = failures.leaves_no_trace(tracer.recorder.graph.nodes)
         writes = failures.changes_inputs(tracer.recorder.inputs, tracer.recorder.versions)
         if runs and again:

@@ -77,7 +77,11 @@ class Decoded(NamedTuple):
 
     def line(self, index: int) -> int:
         """The line of the source that an instruction came from."""
-        return _lines(self.code)[self.instructions[index].offset // 2] or self.code.co_firstlineno
+        return self.line_at(self.instructions[index].offset)
+
+    def line_at(self, offset: int) -> int:
+        """The same of the instruction at an offset."""
+        return _lines(self.code)[offset // 2] or self.code.co_firstlineno
 
 
 @functools.lru_cache(maxsize=4096)

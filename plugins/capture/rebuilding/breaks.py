@@ -128,14 +128,15 @@ class _Break:
         tails = self.tails if self.tails is not None else self.go_on(self.index + 1, self.stack)
         entry = self.frame.decoded.handler(self.index)
         let_go = self.let_go(0 if entry is None else entry.depth) if done else ""
-        if not done or (entry is None and not let_go):
-            return [*self.handled(done), *tails]
+        if not done:
+            return tails
         body = "".join(f"\n    {line}" for line in self.handled(done))
+        place = f"at_line(error, f, {self.frame.line()})"
         if entry is None:
-            return [f"try:{body}\n  except BaseException: {let_go}raise", *tails]
+            return [f"try:{body}\n  except BaseException as error: {let_go}{place}; raise", *tails]
         raised = self.r.fresh()  # a list, emptied in the end: the exception's traceback holds this frame
         target, arguments = self.destination(self.index, self.before[: entry.depth], raised)
-        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = [error]"
+        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = [{place}]"
         handing_on = f"{raised}.append({arguments}); {self.let_go(0, True)}return tail({target}, {raised}.pop())"
         return [f"{raised} = None", caught, f"if {raised} is not None: {handing_on}", *tails]
 

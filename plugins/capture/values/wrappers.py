@@ -32,6 +32,7 @@ class WrapperTensor(Tensor):
         super().__init__(node, fake, source, real)
         self.form = WrapperForm.of(fake)
         self.version = fake._version
+        self.known_parts: dict[tuple[str, int], Value] = {}
         self.given: dict[str, Value] = {}
         """Attributes that the program gave one that it made in compiled code."""
 
@@ -55,6 +56,13 @@ class WrapperTensor(Tensor):
         found = t.recorder.call_region(Unwrap(self.form), [self.node]).realize()
         items = found.items if isinstance(found, Tuple) else [found]
         return [one or other for one, other in zip(known, items, strict=True)]
+
+    def held_once(self, t: Tracer, name: str) -> Value:
+        """A tensor in it: one and the same as long as nobody changes it."""
+        key = name, self.fake._version
+        if key not in self.known_parts or t.recorder.open_regions:
+            self.known_parts[key] = self.held(t, name)
+        return self.known_parts[key]
 
     def held(self, t: Tracer, name: str) -> Value:
         """A tensor in it, which has a history of its own, and not that of the wrapper."""
@@ -83,7 +91,7 @@ class WrapperTensor(Tensor):
         if name in self.given and self.fake._version == self.version:
             return self.given[name]
         if name in self.form.names:
-            return self.held(t, name)
+            return self.held_once(t, name)
         if self.real is None and name in self.fake.__dict__:
             found = self.fake.__dict__[name]  # what the class made of contexts, which are guarded
             if type(found) not in _PLAIN:

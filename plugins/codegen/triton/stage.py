@@ -24,7 +24,7 @@ from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.emission.attention import writes
 from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
-from turret.plugins.codegen.triton.stream import following_segments, given_tensors
+from turret.plugins.codegen.triton.stream import given_tensors
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.row_column import one_pass
 from turret.storage import codec
@@ -72,7 +72,6 @@ class _CodeGenerator:
         self.declarations, self.hints = schedule.program.declarations(), schedule.program.hints
         config = context.config
         self.given = given_tensors(schedule)
-        self.following = following_segments(draft)
         self.cache = context.store("codegen")
         major, minor = properties.capability
         arch, pool = 10 * major + minor, lambda: shared_pool(config.compile_workers)
@@ -97,12 +96,8 @@ class _CodeGenerator:
 
     def _emitted(self, run: Segment) -> list[Emitted]:
         """The kernels of a segment; who has another of them ahead may load what was there before that."""
-        follows = run.name in self.following
-        emitted = []
-        for step in run.steps:
-            emitted.append(self._emit(step, self.given if follows else frozenset()))
-            follows = True
-        return emitted
+        given = (frozenset() if step is run.steps[0] else self.given for step in run.steps)
+        return [self._emit(step, there) for step, there in zip(run.steps, given, strict=True)]
 
     def _emit(self, kernel: Kernel | Template, given: frozenset[str]) -> Emitted:
         emitted = emit(kernel, self.declarations, self.properties, self.hints, given)

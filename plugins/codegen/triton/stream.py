@@ -1,15 +1,13 @@
-"""What is ahead of a kernel in its stream: segments that follow other kernels of the plan, and what those do not write.
+"""What is there for a kernel that begins while the one ahead of it in the stream still runs.
 
-The first kernel of a plan waits until all that was queued before has ended, and signals behind its wait that the next
-may begin.  So whatever a program is given is there for all but the first, though the kernel ahead may still run.
+The first kernel of a segment waits until all that was queued before has ended, copies of inputs that are not aligned
+among it, and signals behind its wait that the next may begin.  So whatever a program is given is there for all but it.
 """
 
 from __future__ import annotations
 
 from turret.ir import CopyInto, Extern, LoopProgram, Schedule
 from turret.ir.program import references
-from turret.plan import Call, Copy, Launch
-from turret.plan.builder import PlanDraft
 
 
 def given_tensors(schedule: Schedule) -> frozenset[str]:
@@ -30,17 +28,3 @@ def _written(program: LoopProgram) -> set[str]:
         elif isinstance(statement, Extern) and statement.mutates:
             found |= {ref.name for ref in references((*statement.args, statement.kwargs))}
     return found
-
-
-def following_segments(draft: PlanDraft) -> frozenset[str]:
-    """Segments with a kernel of an earlier one right ahead of them in the stream."""
-    begins = {section.first for section in draft.plan.sections}
-    follows, found = False, set()
-    for number, step in enumerate(draft.plan.steps):
-        if number in begins or isinstance(step, Call | Copy):
-            follows = False
-        if isinstance(step, Launch):
-            if follows:
-                found.add(step.function)
-            follows = True
-    return frozenset(found)

@@ -148,8 +148,9 @@ class FreshGraphs:
     def reported(self) -> PoolReport:
         roots = [node for nodes in self._nodes.values() for same in nodes.values() for node in same]
         text, count = tree_text(self.recording_device.index, roots)
-        where, reserved = str(self.recording_device.device), self.reserved_bytes()
-        return PoolReport(where, self.stream, self.outputs, reserved, count, text, paths(roots))
+        reserved = self.reserved_bytes()
+        device = str(self.recording_device.device)
+        return PoolReport(device, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 class LegacyGraphs(FreshGraphs):

@@ -221,8 +221,8 @@ class GraphTrees:
         roots = [node for nodes in self._roots.values() for same in nodes.values() for node in same]
         text, count = tree_text(self.recording_device.index, roots)
         reserved = 0 if self._pool is None else self._pool.reserved_bytes
-        where = str(self.recording_device.device)
-        return PoolReport(where, self.stream, self.outputs, reserved, count, text, paths(roots))
+        device = str(self.recording_device.device)
+        return PoolReport(device, self.stream, self.outputs, reserved, count, text, paths(roots))
 
 
 def gives_fresh(function: Graphed) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
+from turret.graph.partitioning.tags import RECOMPUTED
 from turret.hooks.devices import device_for
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
@@ -56,6 +58,8 @@ class Fuser:
     groups: dict[int, Group] = attrs.field(factory=dict)
     decisions: list[FusionDecision] = attrs.field(factory=list)
     sizes: dict[str, int] = attrs.field(factory=dict)
+    again: float = math.inf
+    """The first unit that is made again for a backward in the same graph."""
 
     def run(self, units: list[Unit]) -> list[Group]:
         """Fuse all that pays; returns the groups in program order."""
@@ -65,6 +69,8 @@ class Fuser:
         for unit in units:
             if unit.is_loop:
                 self.groups[unit.number] = start(unit)
+                if RECOMPUTED in unit.tensor.name:
+                    self.again = min(self.again, unit.number)
         queue = [(-self.saved(self.groups[a], self.groups[b]), a, b) for a, b in self.pairs(units)]
         heapq.heapify(queue)
         tried: set[tuple[int, int, int, int]] = set()
@@ -172,6 +178,8 @@ class Fuser:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
+        if self.is_too_early(first, second):
+            return None, "made again, and not needed yet"
         connected = self.graph.connected(first, second)
         if reason := _refuses_product(first, second, connected):
             return None, reason
@@ -193,6 +201,11 @@ class Fuser:
         if worth is None or worth <= 0:
             return None, f"score {worth}"
         return merged, kind
+
+    def is_too_early(self, first: Group, second: Group) -> bool:
+        """Whether one group is made again for a backward that begins after the other: it would wait in memory."""
+        earlier, later = sorted((first, second), key=lambda group: group.first)
+        return earlier.first < self.again and any(RECOMPUTED in name for name in later.made)
 
     def kind(self, first: Group, second: Group) -> FusionKind:
         """How two groups of which one uses the other hang together."""

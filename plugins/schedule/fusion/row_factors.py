@@ -46,23 +46,26 @@ def _is_row_scalar(unit: Unit) -> bool:
 def _folded(unit: Unit, readers: Mapping[str, list[Unit]], by_tensor: Mapping[str, Unit], needed: set[str]) -> set[str]:
     """Fold a number into the sums of all its readers; the names of what is not read any more, none where it stays."""
     value, inside = _resolved(unit, readers, by_tensor, needed)
-    sums = [node for node in walk(value) if node.op == "reduce"]
     users = readers[unit.tensor.name]
-    if not sums or not users or any(not _is_short(node) for node in sums):
+    if not users or not _fits(value, users):
         return set()
-    rows = {node.payload.variables for node in sums}
-    if any(user.rows not in rows or user.scans or product(user.tensor.shape) == 1 for user in users):
+    changed = [_without_factor(user.expr, unit.tensor.name, value) for user in users]
+    if None in changed:
         return set()
-    changed = {id(user): _without_factor(user.expr, unit.tensor.name, value) for user in users if user.is_loop}
-    if len(changed) < len(users) or any(expr is None for expr in changed.values()):
-        return set()
-    for user in users:
-        expr = changed[id(user)]
-        assert expr is not None
-        user.expr = expr
+    for user, expr in zip(users, changed, strict=True):
+        user.value = expr
         for name in user.reads():
             readers[name] += [] if user in readers[name] else [user]
     return {unit.tensor.name, *inside}
+
+
+def _fits(value: Expr, users: Sequence[Unit]) -> bool:
+    """Whether a number is made of short sums along the row that all who read it sum along, for many elements each."""
+    sums = [node for node in walk(value) if node.op == "reduce"]
+    if not sums or not all(map(_is_short, sums)) or not all(user.is_loop for user in users):
+        return False
+    rows = {node.payload.variables for node in sums}
+    return all({user.rows} == rows and not user.scans and product(user.tensor.shape) != 1 for user in users)
 
 
 def _resolved(

@@ -229,6 +229,7 @@ MADE = {
     "quantised": lambda x: x @ quantised(x).t(),
     "said by a tuple": lambda x: Pair(x, x, Layout(x.shape, 2.0)),
     "said by a dataclass": lambda x: Pair(x, x, Frozen(x.shape, (1, Frozen(x.shape)))),
+    "parts are objects": lambda x: (lambda made: [made.first is made.first, made.second is made.first])(Pair(x, x) + 1),
     "changed": lambda x: (lambda made: [made.mul_(2), made])(Pair(x.clone(), x.clone())),
 }
 

@@ -285,14 +285,15 @@ def test_masks_that_no_call_can_stand_for_stay(function: Callable) -> None:
 
 
 class TestGradients:
+    @pytest.mark.parametrize("count", [40, 0])
     @pytest.mark.parametrize("function", [tril, padded, causally_padded, with_bias], ids=lambda f: f.__name__)
-    def test_they_are_those_of_what_is_written(self, function: Callable) -> None:
+    def test_they_are_those_of_what_is_written(self, function: Callable, count: int) -> None:
         args = [t.requires_grad_() for t in qkv(2, 3, 70, 8)]
         made, calls = compiled(function)
-        mine, theirs = (torch.autograd.grad(f(*args, lengths(40)).square().sum(), args) for f in (made, function))
+        mine, theirs = (torch.autograd.grad(f(*args, lengths(count)).square().sum(), args) for f in (made, function))
         for got, want in zip(mine, theirs, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-        assert calls.kinds == ([] if function is with_bias else [MASKED[function]])
+        assert calls.kinds == (["causal"] if function is tril else [])  # others may leave a query no key
 
     def test_those_of_any_order_are_computed_op_by_op(self) -> None:
         args = [t.requires_grad_() for t in qkv(1, 2, 70, 8)]
@@ -388,7 +389,8 @@ def on_gpu(call: Callable, **shapes: Tensor) -> tuple[torch.fx.GraphModule, torc
                     node.meta["example_value"] = node.target(*args, **kwargs)
         module = torch.fx.GraphModule(torch.nn.Module(), graph)
         if passed:
-            with mock.patch.object(attention, "_is_on_host", lambda value: False):
+            facts = {"_is_on_host": lambda value: False, "cudnn_attention_enabled": lambda: False}
+            with mock.patch.multiple(attention, **facts):
                 assert attention.run(module)
             module.graph.lint()
             module.recompile()
@@ -423,7 +425,7 @@ def turned_operands(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
 )
 def test_calls_on_gpus_take_the_form_that_a_fast_kernel_takes(function: Callable) -> None:
     q, k, v = qkv(2, 3, 70, 8)
-    m = lengths(40)
+    m = lengths(0)
     before, after = on_gpu(function, q=q, k=k, v=v, m=m)
     torch.testing.assert_close(after(q, k, v, m), before(q, k, v, m), rtol=1e-5, atol=1e-5)
     (call,) = after.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)

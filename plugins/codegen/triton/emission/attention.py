@@ -1,7 +1,9 @@
 """Attention of few queries over parts of the keys (``turret.attention_parts``): a kernel of its own.
 
-A program has one query and one part.  Where the mask lets the query see no key of the part it reads nothing else; of
-other parts it reads keys and values that the query sees.  What lies in the others never comes out, be it NaN.
+A program has one query and one part.  Where the mask lets the query see no key of the part, but some key of another,
+it reads nothing else; of other parts it reads keys and values that the query sees.  What lies in the others never
+comes out, be it NaN.  A mask hides by minus infinity, or by a number so low that no score is seen beside it; of a query
+whose keys are all hidden so, all are read, since it is their mean that comes out.
 """
 
 from __future__ import annotations
@@ -22,9 +24,14 @@ from turret.plugins.codegen.triton.tiles.tiling import power_of_two
 
 _OP = "turret::attention_parts.default"
 _DTYPES = HALF | {torch.float32}
+LONGEST_MASK = 1 << 14
+"""Keys whose mask a program may read to tell whether the query sees any."""
 LONGEST_HEAD = 256
 """Elements of a head that registers hold with a part of the keys."""
 _WIDE = 1 << 31
+_LOWEST = {torch.float16: -6e4}
+_LOW = -1e30
+"""Numbers from which on a mask hides: the least numbers of the dtypes do, which libraries make masks of."""
 
 
 def writes(template: Template, declarations: Mapping[str, TensorDecl]) -> bool:
@@ -34,7 +41,9 @@ def writes(template: Template, declarations: Mapping[str, TensorDecl]) -> bool:
     declared = _operands(template, declarations)
     static = all(d.is_static and d.dtype in _DTYPES for d in declared)
     width = declared[0].shape[-1]
-    return static and isinstance(width, int) and 0 < width <= LONGEST_HEAD
+    keys = declared[1].shape[2]
+    short = len(declared) < 4 or (isinstance(keys, int) and keys <= LONGEST_MASK)
+    return static and short and isinstance(width, int) and 0 < width <= LONGEST_HEAD
 
 
 def _operands(template: Template, declarations: Mapping[str, TensorDecl]) -> list[TensorDecl]:
@@ -108,8 +117,20 @@ def _body(
     ]
     if bias:
         mask = "" if even else ", mask=sees, other=float('-inf')"
-        lines.append(f"masked = tl.load(bias + {_bias_offset(bias[0])}{mask}).to(tl.float32)")
-        lines.append("sees = masked != float('-inf')")
+        low = _LOWEST.get(bias[0].dtype, _LOW)
+        whole = power_of_two(keys)
+        beyond = f", mask=every < {keys}, other=float('-inf')" if whole != keys else ""
+        lines += [
+            f"masked = tl.load(bias + {_bias_offset(bias[0], 'keys')}{mask}).to(tl.float32)",
+            f"sees = (masked > {low!r}) | (masked != masked)",
+            "if tl.max(sees.to(tl.int32), 0) == 0:",
+            f"    every = tl.arange(0, {whole})",
+            f"    row_mask = tl.load(bias + {_bias_offset(bias[0], 'every')}{beyond}).to(tl.float32)",
+            f"    others = (row_mask > {low!r}) | (row_mask != row_mask)",
+            "    if tl.max(others.to(tl.int32), 0) == 0:",
+            "        sees = masked > float('-inf')",
+            "masked = tl.where(sees, masked, float('-inf'))",
+        ]
     rows = batch * heads * queries
     return [
         *lines,
@@ -155,8 +176,8 @@ def _offset(decl: TensorDecl, row: str, column: str) -> str:
     return f"({' + '.join(found) or '0'})" if decl.shape[3] != 1 else f"({' + '.join([*found, column])})"
 
 
-def _bias_offset(decl: TensorDecl) -> str:
-    """Where the mask of each of the program's keys lies."""
-    names = ("b", "h", "i", "keys")[4 - len(decl.shape) :]
+def _bias_offset(decl: TensorDecl, keys: str) -> str:
+    """Where the mask of each of some keys lies, for the program's query."""
+    names = ("b", "h", "i", keys)[4 - len(decl.shape) :]
     steps = {n: s for n, extent, s in zip(names, decl.shape, decl.stride, strict=True) if extent != 1}
-    return f"({' + '.join(f'{name} * {step}' for name, step in {'keys': 0, **steps}.items())})"
+    return f"({' + '.join(f'{name} * {step}' for name, step in {keys: 0, **steps}.items())})"

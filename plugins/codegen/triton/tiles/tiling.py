@@ -21,6 +21,11 @@ from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
 
+MANY_SHARING = 1024
+"""Rows from which on programs take several of those that share what they read."""
+LONGEST_SHARED = 4096
+"""The longest of such rows in one block: several of them are as many numbers a thread as registers hold."""
+
 PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 """Longest rows held in one block: where the row is contiguous, and where the independent iterations are."""
 MANY_ROWS = 2048
@@ -321,19 +326,48 @@ def _reduction(nest: Nest) -> Tiling:
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
     along_row = is_along_row(nest)
     row = tiles[-1].extent
-    phases = _phases(nest)
-    if along_row:
-        longest = PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN
-    else:
-        longest = LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
+    shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
+    longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
     persistent = isinstance(row, int) and row <= longest
-    made = (
-        _persistent_configs(tiles, along_row, nest.hints)
-        if persistent
-        else _looped_configs(tiles, along_row, nest.hints)
-    )
+    if shared:
+        made = _shared_configs(row, persistent)
+    elif persistent:
+        made = _persistent_configs(tiles, along_row, nest.hints)
+    else:
+        made = _looped_configs(tiles, along_row, nest.hints)
     configs = _even_first(tiles, made)
     return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
+
+
+def _longest_block(nest: Nest, along_row: bool) -> int:
+    """The longest row that lies in one block."""
+    if along_row:
+        return PERSISTENT_INNER if _phases(nest) > 1 else LONGEST_PLAIN
+    return LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
+
+
+def _shares_rows(nest: Nest) -> bool:
+    """Whether programs read as much that all of them read as of their own: a row times the columns of a matrix.
+
+    It comes from the cache, but is in the way there, and what is computed of it each program computes.
+    """
+    rows = math.prod(estimate(v.extent, nest.hints) for v in nest.outer)
+    if rows < MANY_SHARING or _stored_along(nest):
+        return False
+    along = {node for node in walk(*nest.roots) if node.op == "load" and set(nest.inner) & node.variables}
+    own = sum(node.dtype.itemsize for node in along if set(nest.outer) & node.variables)
+    shared = sum(node.dtype.itemsize for node in along if not set(nest.outer) & node.variables)
+    return 0 < own <= shared
+
+
+def _shared_configs(row: Size, persistent: bool) -> list[Config]:
+    """Several rows a program, which read once what they share; short blocks of long rows, without a rest if may be."""
+    if persistent:
+        block = power_of_two(row)
+        shapes = ((4, 8), (2, 4), (4, 4), (8, 8), (1, 4))
+        return [_config({"XBLOCK": x, "RBLOCK": block}, max(1, min(w, x * block // 512))) for x, w in shapes]
+    even = next((b for b in (2048, 1024) if isinstance(row, int) and row % b == 0), 2048)
+    return [_config({"XBLOCK": x, "RBLOCK": even}, w) for x, w in ((4, 8), (2, 4), (2, 8), (8, 8), (1, 4))]
 
 
 def _swept(nest: Nest) -> Tiling:

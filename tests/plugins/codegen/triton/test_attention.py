@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -50,21 +51,40 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("hidden", [float("-inf"), torch.finfo(BF16).min], ids=["infinite", "least"])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_parts_are_those_of_the_definition(case: tuple, dtype: torch.dtype) -> None:
+def test_parts_are_those_of_the_definition(case: tuple, dtype: torch.dtype, hidden: float) -> None:
     batch, heads, queries, keys, width, parts, shape = case
     tensors = {"q": drawn(batch, heads, queries, width, dtype=dtype)}
     tensors["k"] = drawn(batch, keys, heads, width, dtype=dtype).transpose(1, 2)
     tensors["v"] = drawn(batch, heads, keys, width, dtype=dtype)
     if shape is not None:
         tensors["bias"] = drawn(*shape, dtype=dtype)
-        tensors["bias"][..., keys // 3 :] = float("-inf")
+        tensors["bias"][..., keys // 3 :] = hidden
     template, declarations = call_of(tensors, 0.3, parts)
     flat = {n: t if t.is_contiguous() else t.transpose(1, 2).reshape(-1) for n, t in tensors.items()}
     launch(emit(template, declarations), flat, {})
     want = OP(tensors["q"], tensors["k"], tensors["v"], tensors.get("bias"), 0.3, parts)
+    if math.isfinite(hidden):  # of a part that is not read nothing counts: its largest score says so
+        unread = tensors["out"][..., width] == float("-inf")
+        assert (want[..., width][unread] < -1e30).all()
+        tensors["out"][unread] = want[unread]
     torch.testing.assert_close(tensors["out"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [float("-inf"), torch.finfo(F32).min], ids=["infinite", "least"])
+def test_a_query_that_sees_no_key_has_the_mean_of_the_values_or_zeros(hidden: float) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    made = turret.compile(function, plugins=[Split(), InterpretedCodegen()], options={"on_error": "raise"})
+    args = (drawn(1, 2, 1, 16, dtype=F32), *(drawn(1, 2, 80, 16, dtype=F32) for _ in range(2)))
+    masks = torch.full((1, 80), hidden), torch.full((1, 80), hidden)
+    masks[1][:, 70] = 0
+    with torch.no_grad():
+        for mask in masks:
+            torch.testing.assert_close(made(*args, mask), function(*args, mask), rtol=1e-5, atol=1e-5)
 
 
 def test_what_no_query_sees_is_not_read() -> None:

@@ -29,9 +29,9 @@ STEPS = (
 
 def graphed(machine: Machine, **options: object) -> tuple[Program, Graphed]:
     program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0"], launches_only=True)
-    device = machine.recording_device()
-    manager = FreshGraphs(device, 0)
-    made = Graphed(program, program.run, device, Settings(**options), lambda stream: manager, lambda text: None)
+    place = machine.recording_device()
+    manager = FreshGraphs(place, 0)
+    made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda text: None)
     return program, made
 
 
