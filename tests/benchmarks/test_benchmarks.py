@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from tests.benchmarks import bench, cold, device, many_steps, measure, models
+from tests.benchmarks import bench, cold, device, library_calls, many_steps, measure, models
 
 
 def test_relative_error_is_the_norm_over_all_tensors():
@@ -92,6 +92,11 @@ def test_many_steps_compare_what_systems_learn(tmp_path, capsys):
     (entry,) = json.loads(record.read_text())
     assert len(entry["losses"]) == 6 and entry["loss_error"] == entry["weight_error"] == 0
     assert "gpt2" in capsys.readouterr().out
+
+
+def test_a_library_call_costs_the_executor_less_than_the_library():
+    found = library_calls.measured(torch.device("cpu"), 20)
+    assert 0 < found["the executor alone"] < found["the library alone"] and found["the whole"] > 0
 
 
 def test_many_steps_compile_whole_steps(tmp_path):

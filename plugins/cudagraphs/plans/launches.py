@@ -75,7 +75,7 @@ class PlanLaunches:
         self._own: list[int] = []
         self._in_arena: list[tuple[int, int]] = []
         for slot in sorted({slot for step in launches for slot in step.slots} | set(self._bases.values())):
-            self._place(slot)
+            self._locate(slot)
         self._viewed = [slot for slot in self._bases if any(slot in step.slots for step in launches)]
         readers = [(plan.size_symbols.index(s), plan.size_sources[s]) for s in plan.float_symbols
                    if s in plan.size_sources]  # fmt: skip
@@ -89,7 +89,7 @@ class PlanLaunches:
         self._slots_type = ctypes.c_void_p * self._slot_count
         self._sizes_type = ctypes.c_int64 * max(1, table_length(plan))
 
-    def _place(self, slot: int) -> None:
+    def _locate(self, slot: int) -> None:
         """Note how the address of a slot is known."""
         found = self._plan.slots[slot]
         if found.storage == "input":

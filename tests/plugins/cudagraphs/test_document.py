@@ -298,6 +298,17 @@ def test_a_training_step_on_batches_of_many_sizes_makes_few_recordings(world: Wo
     assert sum(told.replays for told in cudagraphs.report().functions) >= 4
 
 
+@pytest.mark.parametrize("options", [graphs("fresh"), graphs("pool"), graphs("fresh", cudagraph_trees=False)])
+@on_acme
+def test_inputs_that_are_expanded_or_have_gaps_are_read_as_they_lie(world: World, options: dict[str, object]) -> None:
+    compiled = world.compile(lambda x, y: (x @ y).relu() + x.sum(), **options)
+    for _ in range(4):
+        x, y = rand(1, 4).expand(3, 4), rand(8, 6)[::2, 1:]
+        found = compiled(x, y)
+        equal(found.cpu(), ((x @ y).relu() + x.sum()).cpu())
+    assert cudagraphs.report().replays == 3
+
+
 @BOTH
 @on_acme
 def test_a_copy_to_the_host_cuts_a_graph_in_two_recordings(world: World, outputs: str) -> None:

@@ -176,7 +176,11 @@ def test_a_graph_with_a_library_call_says_why_it_is_recorded_a_size(world: World
             torch.testing.assert_close(compiled(x, w).cpu(), torch.relu(x @ w).cpu())
     (told,) = (f for f in cudagraphs.report().functions if f.recordings)
     assert told.recordings == 2 and not told.any_size
-    assert told.one_size == "grids and arguments of aten::mm.default are not known ahead of a call", told.one_size
+    reason = "grids and arguments of aten::mm.default are not known ahead of a call"
+    assert told.one_size == reason, told.one_size
+    given = {"plugins": [world.plugin], "options": options, "dynamic": True}
+    explained = turret.explain(lambda x, w: torch.relu(x @ w) + 1, **given)(rand(3, 4), rand(4, 6))
+    assert any("is recorded for each of its sizes" in text and reason in text for text in explained.not_recorded)
 
 
 @on_acme
