@@ -99,7 +99,7 @@ class CapturedRun:
     def _gradients(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Gradients that the program takes; what is recorded for them is marked."""
         graph = self.tracer.recorder.graph
-        before = next(reversed(graph.nodes), None)
+        before = next(iter(reversed(graph.nodes)), None)
         found = torch.autograd.grad(*args, **kwargs)
         for node in reversed(graph.nodes):
             if node is before:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from turret.graph.op_traits import written_tensors
+from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.torch_compat.dispatch import TorchDispatchMode
 from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
@@ -90,8 +91,8 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        for value in pytree.tree_leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor) and value.is_inference():
+        for value in _plain(v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)):
+            if value.is_inference():
                 self.counts.setdefault(value.untyped_storage()._cdata, 0)
         if func._schema.is_mutable:
             self.note(written_tensors(func, args, kwargs))
@@ -99,7 +100,16 @@ class _Writes(TorchDispatchMode):
 
     def note(self, written: list[torch.Tensor]) -> None:
         """Count a change of each tensor that was written to; a view as another dtype was not made in the mode."""
-        for value in written:
+        for value in _plain(written):
             if value.untyped_storage()._cdata in self.counts:
                 self.found = True
                 self.counts[value.untyped_storage()._cdata] += 1
+
+
+def _plain(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The tensors, in place of wrappers those in them: what a wrapper's class does to these is not seen by a mode."""
+    for tensor in tensors:
+        if is_wrapper(type(tensor)):
+            yield from WrapperForm.of(tensor).parts(tensor)
+        else:
+            yield tensor

@@ -450,7 +450,8 @@ class Caller(Tracer):
             before = self.effects.count, [*map(self.recorder.versions.of, tensors)]
             result = self.call(self.wrap_known(object.__wrapped__), args, kwargs)
             changed = before != (self.effects.count, [*map(self.recorder.versions.of, tensors)])
-            if changed and all(v.source is not None or v.is_constant() for v in given):
+            known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
+            if changed and all(known):  # it may have been called with the same before
                 raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
             self.remembered[key] = result
         return self.remembered[key]

@@ -12,6 +12,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.guards import TensorProperties
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, Source, WeakSource
 from turret.graph.distributed_tensors import Mesh, is_distributed, is_in_flight
+from turret.graph.tensor_versions import version_of
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
@@ -31,7 +32,7 @@ class WrapperTensor(Tensor):
     ) -> None:
         super().__init__(node, fake, source, real)
         self.form = WrapperForm.of(fake)
-        self.version = fake._version
+        self.version = version_of(fake)
         self.known_parts: dict[tuple[str, int], Value] = {}
         self.given: dict[str, Value] = {}
         """Attributes that the program gave one that it made in compiled code."""
@@ -59,7 +60,7 @@ class WrapperTensor(Tensor):
 
     def held_once(self, t: Tracer, name: str) -> Value:
         """A tensor in it: one and the same as long as nobody changes it."""
-        key = name, self.fake._version
+        key = name, version_of(self.fake)
         if key not in self.known_parts or t.recorder.open_regions:
             self.known_parts[key] = self.held(t, name)
         return self.known_parts[key]
@@ -83,12 +84,12 @@ class WrapperTensor(Tensor):
 
     def as_it_was(self, t: Tracer, name: str) -> Value | None:
         """A tensor in a wrapper that existed before, as it was found there; None once that was changed."""
-        if self.real is None or self.source is None or self.fake._version != self.version:
+        if self.real is None or self.source is None or version_of(self.fake) != self.version:
             return None
         return t.wrap(getattr(self.real, name), AttrSource(self.source, name))
 
     def own_attribute(self, t: Tracer, name: str) -> Value:
-        if name in self.given and self.fake._version == self.version:
+        if name in self.given and version_of(self.fake) == self.version:
             return self.given[name]
         if name in self.form.names:
             return self.held_once(t, name)
@@ -111,7 +112,7 @@ class WrapperTensor(Tensor):
             return
         if tuple(self.fake.shape) != self.form.size or tuple(self.fake.stride()) != self.form.stride:
             raise Unsupported(f"a change of the shape of {self.describe()}", step=NOWHERE)
-        if self.fake._version != self.version and self.form.requires_grad:
+        if version_of(self.fake) != self.version and self.form.requires_grad:
             raise Unsupported(f"a change of {self.describe()}, which requires gradients", step=NOWHERE)
         if self.new_data is not None:
             raise Unsupported(f"a change of the data of {self.describe()}", step=NOWHERE)

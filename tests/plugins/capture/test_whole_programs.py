@@ -134,6 +134,28 @@ def test_methods_that_remember():
     whole(counts)
 
 
+def test_a_method_that_remembers_and_changes_things_runs_its_body_as_often_as_in_python():
+    for program in (lambda x, n: x + Counting.of.counted(n - 1), lambda x, n: x + Counting.of.counted(n)):
+        seen = []
+        for call in (program, turret.compile(program)):
+            Counting.of = Counting()
+            made = [call(torch.zeros(2), n).tolist() for n in (3, 4, 5, 4, 3, 6, 4, 3)]
+            seen.append((made, Counting.of.calls))
+        assert seen[0] == seen[1]
+
+
+class Counting:
+    of: Counting
+
+    def __init__(self):
+        self.calls = 0
+
+    @functools.lru_cache(maxsize=2)
+    def counted(self, n):
+        self.calls += 1
+        return n * 10
+
+
 def test_a_method_that_remembers_and_changes_what_was_there_before_is_left_to_python():
     def program(x, held):
         return x + held.count(3)

@@ -274,3 +274,22 @@ def test_a_half_made_wrapper_that_fails_is_left_to_python():
 
     observed = Observed(lambda x: type(Failing(x, x)).__name__)
     assert observed(torch.ones(2)) == "Failing"
+
+
+def test_wrappers_in_inference_mode_are_captured_and_refuse_writes_outside_of_it_as_eager_does():
+    def made(x):
+        with torch.inference_mode():
+            pair = Pair(x, x + 1)
+            shape = pair.shape
+        return shape
+
+    def written(pair):
+        pair.add_(1)
+        return pair.first
+
+    with torch.inference_mode():
+        pair = Pair(torch.ones(2, 3), torch.ones(2, 3))
+    assert turret.compile(made, options={"on_error": "raise"})(torch.ones(2, 3)) == (2, 3)
+    for call in (written, turret.compile(written)):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            call(pair)
