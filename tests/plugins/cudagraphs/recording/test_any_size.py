@@ -142,7 +142,7 @@ def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: r
     for found, expected in kept:
         torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected], rtol=1e-4, atol=1e-5)
         assert [t.stride() for t in found] == [t.stride() for t in expected]
-    told = cudagraphs.report().functions  # several where guards tell sizes apart
+    told = cudagraphs.report().functions  # of all compiled graphs that are alive
     assert any(f.replays for f in told)
     assert all((f.any_size, f.recordings) == (True, 1) for f in told if f.recordings), cudagraphs.report()
     assert all(pool.reserved_bytes == 0 for pool in cudagraphs.report().pools)
