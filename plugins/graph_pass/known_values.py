@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.hooks.devices import HOST
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
 
@@ -195,8 +196,15 @@ def _known(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
 
 
 def _on_host(argument: Any) -> Any:
-    if isinstance(argument, torch.device):
-        return torch.device("cpu")
-    if isinstance(argument, str) and argument.partition(":")[0] in ("cuda", "xpu", "mps"):
-        return "cpu"
-    return argument
+    """An argument of a call, with the host in place of a device."""
+    return torch.device(HOST) if isinstance(argument, torch.device) or _names_device(argument) else argument
+
+
+def _names_device(argument: Any) -> bool:
+    if not isinstance(argument, str):
+        return False
+    try:
+        torch.device(argument)
+    except RuntimeError:
+        return False
+    return True

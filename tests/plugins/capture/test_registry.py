@@ -85,6 +85,6 @@ def test_each_kind_of_handler_is_loaded():
         assert name in filled.instructions
     assert operator.add in filled.functions and torch.func.grad in filled.functions
     assert dict in filled.classes and torch.device in filled.classes
-    assert set(filled.tensor_methods) == {"as_subclass", "data_ptr", "new", "new_tensor", "numpy", "register_hook"}
+    assert {"as_subclass", "backward", "numpy", "register_hook", "retain_grad"} <= filled.tensor_methods.keys()
     assert set(filled.tensor_setters) == {"data"}
     assert {"torch._compile", "torch._functorch", "torch.optim.optimizer"} <= filled.modules.keys()
