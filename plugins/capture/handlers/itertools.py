@@ -116,7 +116,7 @@ def product(t: Tracer, *iterables: Value, repeat: Value | None = None) -> Value:
     times = 1 if repeat is None else t.int_of(repeat)
     if times < 0:
         raise t.raised(ValueError, "repeat argument cannot be negative")
-    pools = [v.realize().unpack(t) for v in iterables]
+    pools = [v.realize().unpack(t) for v in iterables] if times else []  # as in C: nothing is read to be repeated never
     indices = itertools.product(*(range(len(pool)) for pool in pools), repeat=times)
     return iterators.Selections(itertools.product, pools, indices, f"repeat={times}")
 

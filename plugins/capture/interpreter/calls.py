@@ -446,15 +446,24 @@ class Caller(Tracer):
             return self.fold(object, args, kwargs, remembered=True)
         key = (object, len(args), *kwargs, *(v if isinstance(v, Symbolic) else v.key(self) for v in given))
         if key not in self.remembered:
-            tensors = [v.fake for v in given if isinstance(v, Tensor)]
-            before = self.effects.count, [*map(self.recorder.versions.of, tensors)]
-            result = self.call(self.wrap_known(object.__wrapped__), args, kwargs)
-            changed = before != (self.effects.count, [*map(self.recorder.versions.of, tensors)])
-            known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
-            if changed and all(known):  # it may have been called with the same before
-                raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
-            self.remembered[key] = result
+            self.remembered[key] = self.follow_remembering(object, args, kwargs, given)
         return self.remembered[key]
+
+    def follow_remembering(
+        self, object: Any, args: list[Value], kwargs: dict[str, Value], given: Sequence[Value]
+    ) -> Value:
+        """The result of such a function's body, where no earlier call can be seen to have been of the same arguments."""
+        tensors = [v for v in given if isinstance(v, Tensor)]
+        if any(v.source is not None for v in tensors):
+            raise Unsupported(f"{object.__qualname__} of a tensor for which it may remember a result")
+        versions = self.recorder.versions
+        before = self.effects.count, [versions.of(v.fake) for v in tensors]
+        result = self.call(self.wrap_known(object.__wrapped__), args, kwargs)
+        changed = before != (self.effects.count, [versions.of(v.fake) for v in tensors])
+        known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
+        if changed and all(known):
+            raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+        return result
 
     def call_c(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of a kind of objects, or a function of a module, that is known to be pure."""

@@ -410,9 +410,26 @@ class NumpyCall:
         sharing = any(held.fake.untyped_storage()._cdata == memory for _, held in self.arrays)
         if sharing and not shared:
             tensor = self.t.recorder.call_method("clone", [tensor], {})
-        elif isinstance(expected, numpy.ndarray) and not shared and expected.flags.c_contiguous:
-            tensor = self.t.recorder.call_method("contiguous", [tensor], {})
+        elif isinstance(expected, numpy.ndarray) and not shared:
+            tensor = self.laid_out(tensor, expected)
         return self.made(tensor, type(expected), shared and not sharing)
+
+    def laid_out(self, tensor: Any, expected: numpy.ndarray) -> Any:
+        """A new tensor with its dimensions in memory in the order of numpy's array, where that leaves no gaps."""
+        order = sorted(range(expected.ndim), key=lambda n: -expected.strides[n])
+        if not expected.transpose(order).flags.c_contiguous:
+            return tensor
+        call = self.t.recorder.call_method
+        if order != sorted(order):
+            tensor = call("permute", [tensor, *map(Constant, order)], {})
+        tensor = call("contiguous", [tensor], {})
+        if not _has_plain_strides(tensor.fake):
+            tensor = call("clone", [tensor], {"memory_format": Constant(torch.contiguous_format)})
+        return (
+            tensor
+            if order == sorted(order)
+            else call("permute", [tensor, *map(Constant, numpy.argsort(order).tolist())], {})
+        )
 
     def of_dtype(self, tensor: Any, dtype: numpy.dtype) -> Any:
         """A result in numpy's dtype, and without what torch puts off (conjugates, negations)."""
@@ -424,6 +441,16 @@ class NumpyCall:
         if tensor.fake.dtype is wanted:
             return tensor
         return self.t.recorder.call_method("to", [tensor, Constant(wanted)], {})
+
+
+def _has_plain_strides(tensor: torch.Tensor) -> bool:
+    """Whether the strides of a contiguous tensor are those of a new one, in dimensions of one element, too."""
+    wanted = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if size == 1 and isinstance(stride, int) and isinstance(wanted, int) and stride != wanted:
+            return False
+        wanted = wanted * size
+    return True
 
 
 def _is_wider(found: numpy.dtype, expected: numpy.dtype) -> bool:

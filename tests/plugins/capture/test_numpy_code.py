@@ -264,3 +264,15 @@ def test_modes_of_the_program_hear_its_calls_and_none_that_capture_makes_for_num
             made = call(torch.ones(3, 2))
         heard.append((mode.heard, [m.tolist() for m in made]))
     assert heard[2:] == heard[:2]
+
+
+@pytest.mark.parametrize("make", [lambda: torch.arange(6.0).view(2, 3), lambda: torch.arange(6.0).view(3, 2).t()])
+def test_new_arrays_have_their_dimensions_in_memory_in_numpys_order(make):
+    def program(x):
+        array = x.numpy()
+        parts = numpy.concatenate([array, array]), numpy.cumsum(array, 0), numpy.maximum(array, 1), array.copy()
+        return [torch.from_numpy(part) for part in parts]
+
+    made, expected = turret.compile(program, options={"on_error": "raise"})(make()), program(make())
+    assert [t.stride() for t in made] == [t.stride() for t in expected]
+    torch.testing.assert_close(made, expected)

@@ -124,8 +124,8 @@ def test_a_remembered_table_is_one_object_for_the_program_and_for_compiled_code(
 
 def test_methods_that_remember():
     kept = Remembering(3.0)
-    whole(lambda x: kept.scaled(x))
-    whole(lambda x: kept.scaled(x, by=5.0) + x)
+    whole(lambda x: kept.scaled(x * 1))
+    whole(lambda x: kept.scaled(x + 1, by=5.0) + x)
 
     def counts(x):
         made = Remembering()
@@ -142,6 +142,12 @@ def test_a_method_that_remembers_and_changes_things_runs_its_body_as_often_as_in
             made = [call(torch.zeros(2), n).tolist() for n in (3, 4, 5, 4, 3, 6, 4, 3)]
             seen.append((made, Counting.of.calls))
         assert seen[0] == seen[1]
+
+
+def test_what_is_remembered_for_a_tensor_that_existed_before_is_left_to_python():
+    doubled = functools.lru_cache(lambda x: x * 2)
+    fast, held = turret.compile(lambda x: [doubled(x)]), X.clone()
+    assert fast(held)[0] is fast(held)[0] is doubled(held)
 
 
 class Counting:

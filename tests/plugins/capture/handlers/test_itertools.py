@@ -45,6 +45,7 @@ def ways():
     two = {
         "compress": itertools.compress,
         "zip_longest": lambda i, j: itertools.zip_longest(i, itertools.islice(j, 2), fillvalue=9),
+        "product_of_none": lambda i: itertools.product(i, repeat=0),
         "product_two": lambda i, j: itertools.product(itertools.islice(i, 2), itertools.islice(j, 2)),
     }
     if hasattr(itertools, "batched"):
