@@ -452,7 +452,7 @@ class Caller(Tracer):
     def follow_remembering(
         self, object: Any, args: list[Value], kwargs: dict[str, Value], given: Sequence[Value]
     ) -> Value:
-        """The result of such a function's body, where no earlier call can be seen to have been of the same arguments."""
+        """The result of such a function's body, where no earlier call can have been of the same arguments."""
         tensors = [v for v in given if isinstance(v, Tensor)]
         if any(v.source is not None for v in tensors):
             raise Unsupported(f"{object.__qualname__} of a tensor for which it may remember a result")
