@@ -96,9 +96,9 @@ def test_one_graph_serves_any_sizes_with_their_grids(graph: FakeGraph, sizes: li
 
 def test_only_nodes_that_changed_are_written(graph: FakeGraph) -> None:
     made = captured(graph)
-    tensors = [torch.ones(9) for _ in range(4)]
-    slots = [t.data_ptr() for t in tensors]
-    other = [*slots[:3], torch.ones(9).data_ptr()]
+    tensors = [torch.ones(9) for _ in range(5)]
+    *slots, last = (t.data_ptr() for t in tensors)
+    other = [*slots[:3], last]
     for where, written in ((slots, 3), (slots, 0), (other, 1), (slots, 1)):
         before = made.native.rewritten
         launch = lambda where=where: _run(made.segment, where, 9)  # noqa: E731
