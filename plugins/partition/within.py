@@ -6,13 +6,11 @@ the first call of the backward that reads it, and need not be in memory in betwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import fx
 
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_effectful, output_nodes, storage_roots
-from turret.graph.partitioning.analysis import JointAnalysis, runs_once
+from turret.graph.partitioning.analysis import JointAnalysis, ancestors, reachable_from, runs_once
 from turret.graph.partitioning.choice import costs, recomputed
 from turret.graph.partitioning.tags import RECOMPUTED
 from turret.hooks.context import CompileContext
@@ -38,13 +36,14 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
     graph = joint.module.graph
     order = {node: i for i, node in enumerate(graph.nodes)}
     primals = tuple(node for node in graph.nodes if node.op == "placeholder")
-    late = _late(graph)
+    marked = (n for n in graph.nodes if n.op == "call_function" and n.meta.get("of_backward"))
+    late = reachable_from(graph, marked)  # with all that reads what the backwards give
     outputs = [o for o in output_nodes(graph) if isinstance(o, fx.Node)]
     effects = [node for node in graph.nodes if is_effectful(node)]
-    live = _ancestors([*outputs, *effects])
+    live = ancestors([*outputs, *effects])
     backward = tuple(node for node in graph.nodes if node in live and node in late)
     needed = frozenset(source for node in backward for source in node.all_input_nodes if source not in late)
-    before = _ancestors(needed)
+    before = ancestors(needed)
     candidates = tuple(node for node in graph.nodes if node in before)
     early = [node for node in (*outputs, *effects) if node not in late]
     return JointAnalysis(
@@ -56,33 +55,12 @@ def _analyze(joint: JointGraph) -> JointAnalysis:
         needed=needed,
         candidates=candidates,
         effects=tuple(node for node in effects if node not in late),
-        required=frozenset(_ancestors(early)).union(candidates),
+        required=frozenset(ancestors(early)).union(candidates),
         mutated=frozenset(),
         held=frozenset({*primals} | storage_roots(early)),
         late=frozenset(late),
         order=order,
     )
-
-
-def _late(graph: fx.Graph) -> set[fx.Node]:
-    """The calls of backwards inside a graph, and all that reads what they give."""
-    late: set[fx.Node] = set()
-    for node in graph.nodes:
-        marked = node.meta.get("of_backward") or not late.isdisjoint(node.all_input_nodes)
-        if node.op == "call_function" and marked:
-            late.add(node)
-    return late
-
-
-def _ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.all_input_nodes)
-    return seen
 
 
 class _Copying:

@@ -76,14 +76,14 @@ def analyze(joint: JointGraph) -> JointAnalysis:
             f"joint graph {joint.name!r}: {len(gradients)} gradients for {len(placeholders)} inputs; "
             "expected one gradient or None for each primal"
         )
-    late = _reachable_from(graph, tangents)
+    late = reachable_from(graph, tangents)
     _check_forward(joint, forward_outputs, late)
     effects = tuple(node for node in graph.nodes if is_effectful(node))
     backward_roots = [g for g in gradients if isinstance(g, fx.Node)] + [node for node in effects if node in late]
-    live = _ancestors(backward_roots)
+    live = ancestors(backward_roots)
     backward = tuple(node for node in graph.nodes if node in live and node in late and node.op != "placeholder")
     needed = {node for node in (*backward_roots, *_sources(backward)) if node not in late}
-    wanted = _ancestors(needed)
+    wanted = ancestors(needed)
     candidates = tuple(node for node in graph.nodes if node in wanted)
     _check_savable(joint, candidates)
     early_effects = tuple(node for node in effects if node not in late)
@@ -97,7 +97,7 @@ def analyze(joint: JointGraph) -> JointAnalysis:
         needed=frozenset(needed),
         candidates=candidates,
         effects=early_effects,
-        required=frozenset(_ancestors([*early_effects, *(o for o in forward_outputs if isinstance(o, fx.Node))])),
+        required=frozenset(ancestors([*early_effects, *(o for o in forward_outputs if isinstance(o, fx.Node))])),
         mutated=mutated,
         held=frozenset(({*primals} | storage_roots(forward_outputs)) - mutated),
         late=frozenset(late),
@@ -115,7 +115,8 @@ def _sources(nodes: Iterable[fx.Node]) -> list[fx.Node]:
     return [source for node in nodes for source in node.all_input_nodes]
 
 
-def _reachable_from(graph: fx.Graph, roots: tuple[fx.Node, ...]) -> set[fx.Node]:
+def reachable_from(graph: fx.Graph, roots: Iterable[fx.Node]) -> set[fx.Node]:
+    """The roots and every call that is computed from them."""
     reached = set(roots)
     for node in graph.nodes:
         if node.op != "output" and any(source in reached for source in node.all_input_nodes):
@@ -123,7 +124,7 @@ def _reachable_from(graph: fx.Graph, roots: tuple[fx.Node, ...]) -> set[fx.Node]
     return reached
 
 
-def _ancestors(roots: Any) -> set[fx.Node]:
+def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
     """The roots and everything that they are computed from."""
     seen: set[fx.Node] = set()
     stack = list(roots)
