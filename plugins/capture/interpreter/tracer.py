@@ -468,10 +468,12 @@ class FrameTracer(Caller):
 
         def enter(t: Tracer) -> Value:
             t.recorder.devices.append(device)
+            t.overrides.enter_device(device)
             return Constant(device)
 
         def leave(t: Tracer, *exception: Value) -> Value:
             t.recorder.devices.pop()
+            t.overrides.leave_device()
             return Constant(None)
 
         return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)

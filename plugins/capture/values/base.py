@@ -322,6 +322,7 @@ class Recorder(Protocol):
     integers: dict[Any, None]
     floats: dict[fx.Node, Any]
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
+    resized_data: list[fx.Node]
     freed: Any
     leaf_steps: dict[fx.Node, int]
     devices: list[torch.device]
@@ -420,6 +421,8 @@ class Constant(Value):
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.value) is str and name == "join" and len(args) == 1:
             return Constant(self.value.join(t.constant_of(v) for v in args[0].realize().unpack(t)))
+        if name == "__iter__" and type(self.value) in (str, bytes) and not args and not kwargs:
+            return self.iterate(t)
         return t.call(self.get_attr(t, name), args, kwargs)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
