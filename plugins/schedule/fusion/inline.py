@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import device_for
 from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
+from turret.ir.analysis.contraction import group_ends
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
 from turret.plugins.schedule.fusion.one_hot import fold_one_hot_sums
@@ -133,7 +134,7 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
         return True
     if len(sites) == 1:
         ((user, coords),) = sites
-        if not _repeated(unit, user, coords, hints):
+        if _is_operand_in_memory(unit, user, coords) or not _repeated(unit, user, coords, hints):
             return True
         cheap = cheap or _is_mere_launch(unit)
     return cheap and _reads_little(unit, hints)
@@ -142,9 +143,19 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
 def _can_take(users: list[Unit], unit: Unit) -> bool:
     """Whether all users are expressions which the unit's does not make too large."""
     own = expression_size(unit.expr)
-    if unit.expr.op != "load" and any(user.is_matrix_product for user in users):
+    products = [user for user in users if user.is_matrix_product]
+    if products and (unit.expr.op != "load" or any(unit.tensor.name in group_ends(user.expr) for user in products)):
         return False  # matrix instructions take their operands as they lie in memory
     return all(user.value is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
+
+
+def _is_operand_in_memory(unit: Unit, user: Unit, coords: tuple[Index, ...]) -> bool:
+    """Whether a unit is rows that a matrix product reads where they lie, as well as from a copy: those that indices
+    pick are picked once for all of the depth."""
+    read = at(unit, coords) if user.is_matrix_product else unit.expr
+    if read.op != "load" or not user.is_matrix_product:
+        return False
+    return not any(depth in value.variables for coord in read.coords for value in coord.values for depth in user.rows)
 
 
 def _levels(units: list[Unit]) -> dict[str, int]:

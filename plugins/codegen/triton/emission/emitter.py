@@ -221,6 +221,15 @@ class Emitter(TextEmitter):
         value = self.value(expr.args[0], scope, mask)
         return f"tl.where({value} < 0, {value} + {self.size(expr.payload)}, {value})"
 
+    def write_group_of(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        first, row = expr.args
+        place, found, step = self.value(row, scope, mask), self.fresh("group"), self.fresh("step")
+        scope.line(f"{found} = {place} * 0")
+        inside = Scope(scope, f"for {step} in range(0, {expr.payload}):")
+        inside.line(f"{found} += (tl.load({self.pointer(first.tensor)} + {step}) <= {place}).to(tl.int64)")
+        inside.close()
+        return found
+
     def write_cast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
         if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):

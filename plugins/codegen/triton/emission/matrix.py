@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from turret.ir.analysis.contraction import Contraction
+from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.groups import open_group
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, operand_of
+from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, of_tile, operand_of
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile
 
@@ -21,6 +23,8 @@ GROUP = 8
 def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
     """How many programs run, as Python text."""
     counts = [f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles]
+    if form.groups is not None:
+        counts[0] = f"({counts[0]} + {form.groups.count})"  # each group may end with a tile that is not full
     if form.batch:
         counts.append(size_text(product(v.extent for v in form.batch), lambda name: name))
     return " * ".join(counts)
@@ -28,10 +32,11 @@ def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
 
 def write_matrix(emitter: Emitter, form: MatrixForm, store: Callable[[list[FlatStore], Scope], None]) -> None:
     """Write the body: where the program's tile is, its sums over the depth, and the stores."""
-    _open_tiles(emitter, form)
     base = emitter.base
     found = matrix_products(emitter.tiling.stores, form)
-    scope = Scope(base, f"for depth in range(0, {emitter.size(form.depth.extent)}, RBLOCK):")
+    _open_tiles(emitter, form, found[0].groups)
+    deep = emitter.size(form.depth.extent) if form.groups is None else "deep"
+    scope = Scope(base, f"for depth in range(0, {deep}, RBLOCK):")
     wide = ".to(tl.int64)" if emitter.wide else ""
     scope.line(f"rows_of = (depth + tl.arange(0, RBLOCK))[None, :]{wide}")
     scope.line(f"columns_of = (depth + tl.arange(0, RBLOCK))[:, None]{wide}")
@@ -77,7 +82,7 @@ class _Factors:
         What lies beyond the depth is zero on both sides: a zero times whatever memory held may be a NaN.
         """
         if (factor, side) not in self.known:
-            operand = operand_of(factor, self.form.depth)
+            operand = operand_of(of_tile(factor), self.form.depth)
             assert operand is not None
             self.known[factor, side] = self._load(operand, side)
         return self.known[factor, side]
@@ -98,13 +103,15 @@ class _Factors:
         return name
 
 
-def _open_tiles(emitter: Emitter, form: MatrixForm) -> None:
-    """Bind the variables of the tiles and of the batch."""
+def _open_tiles(emitter: Emitter, form: MatrixForm, groups: RowGroups | None) -> None:
+    """Bind the variables of the tiles and of the batch; ``groups``, if there are some, are those of the tiles' rows."""
     base, (y, x) = emitter.base, emitter.tiling.tiles
     wide = ".to(tl.int64)" if emitter.wide else ""
     base.line(f"program = tl.program_id(0){wide}")
     for tile in (y, x):
         base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
+    if groups is not None:
+        base.line(f"ycount += {groups.count}")
     if form.batch:
         base.line("batch = program // (ycount * xcount)")
         base.line("program = program % (ycount * xcount)")
@@ -117,6 +124,10 @@ def _open_tiles(emitter: Emitter, form: MatrixForm) -> None:
     base.line(f"first = program // ({GROUP} * xcount) * {GROUP}")
     base.line(f"height = tl.minimum(ycount - first, {GROUP})")
     base.line(f"within = program % ({GROUP} * xcount)")
-    base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+    if groups is None:
+        base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+    else:
+        base.line("tile = first + within % height")
+        open_group(emitter, form, groups)
     base.line(f"x = within // height * {x.block} + tl.arange(0, {x.block})[None, :]")
     base.variables[y.variable], base.variables[x.variable] = "y", "x"
