@@ -148,9 +148,11 @@ class ProductCandidate:
     symbolic: ``is_static`` tells). ``groups``: the rows are in so many groups with a right operand for each (1: one
     for all rows), and ``ends`` is then the tensor of where each group ends. ``epilogue_bytes``: memory traffic of
     kernels that would have nothing left to do if what uses the result is computed along with it.
-    ``aligned_operands`` and ``aligned_result``: whether all rows of them begin at multiples of 16 bytes.
-    ``padding_bytes``: memory traffic of padding, where the form asks for it. ``schedule``: the product and that
-    epilogue as a schedule of their own, in this form, built when asked for.
+    ``prologue_bytes``: that of kernels that make an operand which is computed as the product reads it, and
+    ``spared_bytes`` what the product itself reads less then. ``aligned_operands`` and ``aligned_result``: whether
+    all rows of them begin at multiples of 16 bytes. ``padding_bytes``: memory traffic of padding, where the form
+    asks for it. ``schedule``: the product, those prologues and that epilogue as a schedule of their own, in this
+    form, built when asked for.
     """
 
     form: ProductForm
@@ -168,6 +170,8 @@ class ProductCandidate:
     build: Callable[[], Schedule] = attrs.field(repr=False)
     groups: int = 1
     ends: str | None = None
+    prologue_bytes: int = 0
+    spared_bytes: int = 0
 
     @functools.cached_property
     def schedule(self) -> Schedule:

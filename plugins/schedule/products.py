@@ -51,6 +51,8 @@ from turret.ir import (
 from turret.ir.index import hinted
 from turret.plugins.schedule.grouped import GroupedProduct, grouped_product
 from turret.plugins.schedule.operands import Declarations, Views, in_memory, loops_over
+from turret.plugins.schedule.packed import PackedProduct, packed_product
+from turret.plugins.schedule.prologues import Prologue, Prologues
 
 _ATEN = torch.ops.aten
 _ACCUMULATING = (_ATEN.addmm.default, _ATEN.baddbmm.default)
@@ -288,22 +290,30 @@ def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | Non
 
 
 def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
-    """Microseconds that a way to compute a product takes, with kernels behind it; None where it was not measured."""
-    if candidate.form in ("library", "padded"):
-        flops = float(candidate.flops)
-        if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
-            flops *= costs.misaligned
-        beside = [n for n in (candidate.epilogue_bytes, candidate.padding_bytes) if n]
-        kernels = sum(costs.kernel.microseconds(moved, 0) for moved in beside)
-        return costs.library.microseconds(candidate.bytes, flops) + kernels
-    measured = candidate.dtype in HALF and candidate.batch == 1 and candidate.aligned_operands
+    """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
+    if candidate.form not in ("library", "padded"):
+        return _loops_cost(candidate, costs)
+    flops = float(candidate.flops)
+    if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
+        flops *= costs.misaligned
+    apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
+    kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
+    return costs.library.microseconds(candidate.bytes, flops) + kernels
+
+
+def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
+    """The same of a product that is computed by a generated kernel."""
+    measured = candidate.dtype in HALF and candidate.aligned_operands and candidate.groups == 1
+    # Those of a batch were measured where they are picked, of which calls want copies.
+    measured = measured and (candidate.batch == 1 or (candidate.form == "rows" and candidate.prologue_bytes > 0))
     if not measured or not candidate.is_static:
         return None
+    moved = candidate.bytes - candidate.spared_bytes
     if candidate.form == "rows":
-        return costs.rows.microseconds(candidate.bytes, candidate.flops)
+        return costs.rows.microseconds(moved, candidate.flops)
     if candidate.is_thin:
         few_rows = candidate.rows <= candidate.columns
-        return costs.thin.microseconds(candidate.bytes, candidate.flops) if few_rows else None
+        return costs.thin.microseconds(moved, candidate.flops) if few_rows else None
     # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
     return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
 
@@ -321,13 +331,18 @@ def choose_products(
     statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
     if not chooser.choices:
         return program, ()
-    read = {name for statement in statements for name in used(statement)}
-    read |= {output.name for output in program.outputs if isinstance(output, Ref)}
-    kept = tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
-    return attrs.evolve(program, statements=kept), tuple(chooser.choices)
+    outputs = [output.name for output in program.outputs if isinstance(output, Ref)]
+    return attrs.evolve(program, statements=_without_views(statements, outputs)), tuple(chooser.choices)
 
 
-Product = MatrixProduct | GroupedProduct
+def _without_views(statements: Sequence[Statement], outputs: Sequence[str]) -> tuple[Statement, ...]:
+    """Statements without the views that nothing reads any more."""
+    read = {*outputs, *(name for statement in statements for name in used(statement))}
+    return tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
+
+
+Product = MatrixProduct | GroupedProduct | PackedProduct
+"""Calls that loops can compute."""
 
 
 class _Chooser:
@@ -336,6 +351,7 @@ class _Chooser:
         self.declarations = program.declarations()
         self.views = {s.tensor.name: s for s in program.statements if isinstance(s, StridedView)}
         self.padding = Padding(self.views, self.declarations)
+        self.prologues = Prologues(program, self.views, self.declarations)
         self.choices: list[ProductChoice] = []
         self.known: dict[Any, dict[ProductForm, float]] = {}
 
@@ -355,7 +371,7 @@ class _Chooser:
         """A statement, or those that take its place."""
         if not isinstance(statement, Template) or statement.kind != "matmul":
             return (statement,)
-        found = grouped_product(statement, self.declarations) or matrix_product(statement, self.declarations)
+        found = self._product(statement)
         if found is None or found.result.device.type != self.target.device_type:
             return (statement,)
         costs = self._costs(found)
@@ -365,6 +381,10 @@ class _Chooser:
         rounded = tuple((form, round(cost, 3)) for form, cost in costs.items() if math.isfinite(cost))
         self.choices.append(ProductChoice(found.result.name, form, rounded))
         return self._in_form(found, form, self.padding)
+
+    def _product(self, template: Template) -> Product | None:
+        kinds = (grouped_product, packed_product, matrix_product)
+        return next((found for kind in kinds if (found := kind(template, self.declarations)) is not None), None)
 
     def _in_form(self, found: Product, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
         if form == "library":
@@ -379,14 +399,19 @@ class _Chooser:
         Layers that are alike are asked once.
         """
         epilogue, saved = self._epilogue(found)
+        prologues = self.prologues.of(found.operands[:2])
         layouts = [(d.shape, d.stride, d.dtype) for d in (found.result, *found.operands)]
         shape = tuple((d.tensor.shape, str(d.expr.op), len(used(d))) for d in epilogue)
-        key = (found.template.op, tuple(layouts), found.factors, shape)
+        key = (found.template.op, tuple(layouts), found.factors, shape, tuple(p.kind for p in prologues))
         if key not in self.known:
             forms = found.forms
             costs: dict[ProductForm, float] = {}
             for form in (*forms, "library") if forms else ():
-                cost = self._cost(self._candidate(found, form, epilogue, saved)) if costs or form != "library" else None
+                cost = (
+                    self._cost(self._candidate(found, form, prologues, epilogue, saved))
+                    if costs or form != "library"
+                    else None
+                )
                 if cost is not None:
                     costs[form] = cost
             self.known[key] = costs
@@ -398,11 +423,18 @@ class _Chooser:
         return cost
 
     def _candidate(
-        self, found: Product, form: ProductForm, epilogue: Sequence[Definition], saved: int
+        self,
+        found: Product,
+        form: ProductForm,
+        prologues: Sequence[Prologue],
+        epilogue: Sequence[Definition],
+        saved: int,
     ) -> ProductCandidate:
         static = all(isinstance(extent, int) for extent in found.extents)
         batch, rows, columns, depth = (hinted(extent, self.program.hints) or 1 for extent in found.extents)
-        build = functools.partial(self._alone, found, form, epilogue)
+        build = functools.partial(self._alone, found, form, prologues, epilogue)
+        spared = sum(p.spared_bytes for p in prologues)
+        spared += found.spared_bytes if isinstance(found, PackedProduct) else 0
         operands = all(map(_is_aligned, (found.left, found.right)))
         result = _is_aligned(found.result)
         return ProductCandidate(
@@ -421,6 +453,8 @@ class _Chooser:
             build,
             found.groups,
             found.ends.name if isinstance(found, GroupedProduct) else None,
+            sum(p.bytes for p in prologues),
+            spared,
         )
 
     def _epilogue(self, found: Product) -> tuple[list[Definition], int]:
@@ -456,9 +490,13 @@ class _Chooser:
     def _is_outside(reader: Any, taken: Mapping[str, Definition]) -> bool:
         return not isinstance(reader, Definition) or reader.tensor.name not in taken
 
-    def _alone(self, found: Product, form: ProductForm, epilogue: Sequence[Definition]) -> Schedule:
-        """A product with its epilogue as a schedule of its own."""
-        statements = (*self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
+    def _alone(
+        self, found: Product, form: ProductForm, prologues: Sequence[Prologue], epilogue: Sequence[Definition]
+    ) -> Schedule:
+        """A product with its prologues and its epilogue as a schedule of its own."""
+        made_by = [statement for prologue in prologues for statement in prologue.statements]
+        statements = (*made_by, *self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
+        statements = _without_views(statements, [defined(statements[-1])[0].name])
         made = {decl.name for statement in statements for decl in defined(statement)}
         read = dict.fromkeys(name for statement in statements for name in used(statement) if name not in made)
         (last,) = defined(statements[-1])

@@ -95,7 +95,7 @@ class Emitter(TextEmitter):
         if name not in home.names:
             home.names[name] = name
             home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
-        return name
+        return home.names[name]
 
     def masks(self, variables: frozenset[Var], scope: Scope, mask: Mask = None) -> str:
         """The mask of a value that varies along ``variables``; empty where it needs none."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+import torch
+
 from turret.ir.analysis.contraction import Contraction
 from turret.ir.analysis.groups import RowGroups
-from turret.ir.expr import Expr
+from turret.ir.expr import Expr, rewrite
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
@@ -69,6 +72,29 @@ def _needs_mask(emitter: Emitter, form: MatrixForm) -> bool:
     return not isinstance(extent, int) or any(extent % block for block in blocks)
 
 
+_HALF = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
+
+
+class _DepthTile(Tile):
+    """The depth as a dimension of a block of a factor."""
+
+    @property
+    def block(self) -> str:
+        return "RBLOCK"
+
+
+class _FactorEmitter(Emitter):
+    """Writes what a factor is made of, as blocks of its rows or columns and of the depth, into the same kernel."""
+
+    def __init__(self, kernel: Emitter, side: str, depth: Var) -> None:
+        y, x = kernel.tiling.tiles
+        along = _DepthTile(depth, (depth,))
+        super().__init__(attrs.evolve(kernel.tiling, tiles=(y, along) if side == "rows" else (along, x)), kernel.narrow)
+        self.base, self.wide, self.half = kernel.base, kernel.wide, kernel.half
+        self.pointers, self.symbols, self.streams = kernel.pointers, kernel.symbols, kernel.streams
+        self.sizes, self._count = kernel.sizes, kernel._count
+
+
 class _Factors:
     """Blocks of the factors at one step of the depth, each loaded once."""
 
@@ -83,9 +109,25 @@ class _Factors:
         """
         if (factor, side) not in self.known:
             operand = operand_of(of_tile(factor), self.form.depth)
-            assert operand is not None
-            self.known[factor, side] = self._load(operand, side)
+            made = self._compute(of_tile(factor), side) if operand is None else self._load(operand, side)
+            self.known[factor, side] = made
         return self.known[factor, side]
+
+    def _compute(self, factor: Expr, side: str) -> str:
+        """A block that is made of others, as dequantised weights are, in the type that it is rounded to."""
+        depth = Var(f"{side}_of", self.form.depth.extent)
+        self.scope.variables[depth] = depth.name
+        emitter = _FactorEmitter(self.emitter, side, depth)
+        if self.masked:
+            self.scope.names[f"{depth.name}mask"] = f"{side}_inside"
+        rounded = rewrite(factor.args[0], {self.form.depth: depth.index})
+        value = emitter.value(rounded, self.scope)
+        value = emitter.spread(value, emitter.span(rounded), frozenset(emitter.tiles))
+        if self.masked:
+            value = f"tl.where({side}_inside, {value}, 0.0)"
+        name = self.emitter.fresh("block")
+        self.scope.line(f"{name} = ({value}).to({_HALF[rounded.dtype]})")
+        return name
 
     def _load(self, operand: Operand, side: str) -> str:
         emitter, tiles = self.emitter, self.emitter.tiling.tiles

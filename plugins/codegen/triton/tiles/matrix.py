@@ -9,7 +9,7 @@ import attrs
 from turret.graph.dtypes import HALF
 from turret.ir.analysis.contraction import Contraction, contraction
 from turret.ir.analysis.groups import MOST_GROUPS, RowGroups, picked_group
-from turret.ir.expr import Expr, index_value, rewrite, walk
+from turret.ir.expr import OPS, Expr, index_value, rewrite, walk
 from turret.ir.index import Index, Size, Var, flatten, product, provably_nonnegative, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
@@ -80,9 +80,21 @@ def _is_over_same_loops(one: Contraction, other: Contraction) -> bool:
 
 def _is_matrix(found: Contraction, depth: Var) -> bool:
     factors = found.left, found.right
-    if not found.is_matrix or found.depth is not depth or any(operand_of(of_tile(f), depth) is None for f in factors):
+    if not found.is_matrix or found.depth is not depth:
+        return False
+    if any(operand_of(of_tile(f), depth) is None and not _is_computed(f) for f in factors):
         return False
     return found.left.args[0].dtype == found.right.args[0].dtype
+
+
+def _is_computed(factor: Expr) -> bool:
+    """Whether a factor is rounded to a half type, of which matrix instructions take it, and simple to compute."""
+    if factor.op != "cast" or factor.args[0].dtype not in HALF or factor.reports:
+        return False
+    return all(node.op in _SIMPLE or node.op in OPS for node in walk(factor))
+
+
+_SIMPLE = ("load", "const", "index", "size", "cast", "bitcast")
 
 
 def operand_of(factor: Expr, depth: Var) -> Operand | None:
