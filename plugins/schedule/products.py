@@ -49,6 +49,7 @@ from turret.ir import (
     walk,
 )
 from turret.ir.index import hinted
+from turret.plugins.schedule.fusion.inline import MOST_DEQUANTISED
 from turret.plugins.schedule.grouped import GroupedProduct, grouped_product
 from turret.plugins.schedule.operands import Declarations, Views, in_memory, loops_over
 from turret.plugins.schedule.packed import PackedProduct, packed_product
@@ -298,22 +299,27 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
         flops *= costs.misaligned
     apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
     kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
-    return costs.library.microseconds(candidate.bytes, flops) + kernels
+    library = costs.library if candidate.groups == 1 else costs.grouped_library
+    return library.microseconds(candidate.bytes, flops) + kernels
 
 
 def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """The same of a product that is computed by a generated kernel."""
-    measured = candidate.dtype in HALF and candidate.aligned_operands and candidate.groups == 1
+    measured = candidate.dtype in HALF and candidate.aligned_operands
     # Those of a batch were measured where they are picked, of which calls want copies.
     measured = measured and (candidate.batch == 1 or (candidate.form == "rows" and candidate.prologue_bytes > 0))
     if not measured or not candidate.is_static:
         return None
     moved = candidate.bytes - candidate.spared_bytes
+    if candidate.groups > 1:
+        return costs.grouped.microseconds(moved, candidate.flops)
     if candidate.form == "rows":
         return costs.rows.microseconds(moved, candidate.flops)
     if candidate.is_thin:
         few_rows = candidate.rows <= candidate.columns
         return costs.thin.microseconds(moved, candidate.flops) if few_rows else None
+    if candidate.spared_bytes > 0 and min(candidate.rows, candidate.columns) <= MOST_DEQUANTISED:
+        return costs.dequantised.microseconds(moved, candidate.flops)
     # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
     return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
 

@@ -207,6 +207,7 @@ def with_prologue(rows: int, kind: str) -> LoopProgram:
     [
         (1, "dequantised", "rows"),
         (8, "dequantised", "tiles"),
+        (64, "dequantised", "tiles"),
         (2, "picked", "rows"),
         (1, "picked", "rows"),
     ],
@@ -233,3 +234,37 @@ def test_weights_that_others_read_too_are_no_prologue() -> None:
     asked = Asked("library")
     schedule(attrs.evolve(program, outputs=(Ref("y"), Ref("w"))), asked, target=HOPPER)
     assert {(c.prologue_bytes, c.spared_bytes) for c in asked.candidates} == {(0, 0)}
+
+
+def in_groups(rows: int, columns: int, depth: int, groups: int) -> LoopProgram:
+    x, y = declare("x", rows, depth), declare("y", rows, columns)
+    w = TensorDecl("w", (groups, depth, columns), (depth * columns, 1, depth), BF16, DEVICE)
+    ends = TensorDecl("ends", (groups,), (1,), torch.int32, DEVICE)
+    arguments, op = (Ref("x"), Ref("w"), Ref("ends")), torch.ops.aten._grouped_mm.default
+    call_ = Template(op, arguments, {}, (y,), kind="matmul", origins=("grouped",))
+    return LoopProgram("test", (x, w, ends), (call_,), (Ref("y"),))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form"),
+    [((8192, 14336, 4096, 8), "library"), ((16384, 768, 2048, 128), "tiles"), ((256, 14336, 4096, 8), "tiles")],
+    ids=str,
+)
+def test_groups_that_mostly_read_weights_are_tiles(sizes: tuple[int, ...], form: str) -> None:
+    made = schedule(in_groups(*sizes), target=HOPPER)
+    verify(made)
+    assert forms(made) == [form]
+    again = parse(str(made))
+    assert str(again) == str(made) and again.choices == made.choices
+
+
+def test_groups_that_others_ask_for_stay_calls() -> None:
+    program = in_groups(64, 64, 64, 4)
+    x, w, ends = program.inputs
+    for changed in (
+        attrs.evolve(ends, dtype=torch.int64),
+        attrs.evolve(ends, stride=(2,)),
+        attrs.evolve(ends, shape=(5,)),
+    ):
+        made = schedule(attrs.evolve(program, inputs=(x, w, changed)), Asked("tiles"), target=HOPPER)
+        assert len(made.templates) == 1 and not made.choices
