@@ -127,7 +127,7 @@ def quantised_weights() -> None:
         return F.linear(x, parts.view(1000, 512))
 
     def of_nibbles(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
-        both = torch.stack([q & 15, q // 16], -1).view(1000, 512)
+        both = torch.stack([q & 15, q >> 4], -1).view(1000, 512)
         return F.linear(x, (both.to(x.dtype) - 8) * scale[:, :1])
 
     for rows in (1, 2, 16, 33, 64):

@@ -35,7 +35,7 @@ def grouped(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor) -> torch.Tens
 
 def nibbles(x: torch.Tensor, stored: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Two weights a byte."""
-    both = torch.stack([stored & 15, stored // 16], -1).view(stored.shape[0], -1)
+    both = torch.stack([stored & 15, stored >> 4], -1).view(stored.shape[0], -1)
     return F.linear(x, (both.to(x.dtype) - 8) * scale[:, :1])
 
 
