@@ -44,6 +44,12 @@ def all_(items: Iterable[Any]) -> bool:
 
 
 def sum_(items: Iterable[Any], start: Any = 0) -> Any:
+    if isinstance(start, str):
+        raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
+    if isinstance(start, bytes):
+        raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
+    if isinstance(start, bytearray):
+        raise TypeError("sum() can't sum bytearray [use b''.join(seq) instead]")
     for item in items:
         start = start + item
     return start
