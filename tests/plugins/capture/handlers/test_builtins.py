@@ -276,3 +276,13 @@ def test_what_a_function_remembers_is_one_object():
         assert_same(observed(torch.ones(2), log), torch.full((2,), 4.0) - 1)
     assert log[0] is log[2] is halves("ab") and log[1] is log[3] is table_of("t")
     assert table_of("t")["made"] == [1, 1]
+
+
+@pytest.mark.parametrize("most", [None, 0, 2, 5, -1])
+def test_a_deque_of_at_most_so_many_items(most):
+    def program(x, most):
+        queue = collections.deque([1, 2, 3], maxlen=most)
+        queue.append(4)
+        return x + len(queue), list(queue), queue.maxlen, collections.deque([1], most).maxlen
+
+    check(program, torch.ones(2), most)
