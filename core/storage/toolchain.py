@@ -61,27 +61,42 @@ def build(command: Sequence[str], made: Path, what: str) -> bytes:
     Raises ``CodegenError`` with the command and the compiler's messages where it fails, and where it does not end
     within ``TIME_LIMIT``.
     """
-    done = run(command, TIME_LIMIT)
-    if done.returncode != 0 or not made.exists():
-        ended = f" (ended by signal {-done.returncode})" if done.returncode < 0 else ""
-        messages = "\n".join(done.stderr.splitlines()[:_SHOWN])
-        raise CodegenError(f"the C++ compiler failed on {what}{ended}\n  {shlex.join(command)}\n{messages}")
+    build_all([command], [made], what)
     return made.read_bytes()
+
+
+def build_all(commands: Sequence[Sequence[str]], made: Sequence[Path], what: str) -> None:
+    """Run compilers side by side, each of which writes a file; as ``build`` where one fails."""
+    for command, file, done in zip(commands, made, run_all(commands, TIME_LIMIT), strict=True):
+        if done.returncode != 0 or not file.exists():
+            ended = f" (ended by signal {-done.returncode})" if done.returncode < 0 else ""
+            messages = "\n".join(done.stderr.splitlines()[:_SHOWN])
+            raise CodegenError(f"the C++ compiler failed on {what}{ended}\n  {shlex.join(command)}\n{messages}")
+
+
+def processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a compiler to its end, whatever its status; ``CodegenError`` where it cannot start or takes too long."""
+    return run_all([command], seconds)[0]
+
+
+def run_all(commands: Sequence[Sequence[str]], seconds: float) -> list[subprocess.CompletedProcess[str]]:
+    """Run compilers side by side; where one cannot start or takes too long, the others are ended, too."""
     interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        return _run(command, seconds, interrupted)
+    if len(commands) == 1 and threading.current_thread() is not threading.main_thread():
+        return [_run(commands[0], seconds, interrupted)]
     # Interrupts come to the main thread: in another one, none comes between the start of a process and the note of it.
-    executor = ThreadPoolExecutor(1)
+    executor = ThreadPoolExecutor(len(commands))
     try:
         try:
-            done = executor.submit(_run, command, seconds, interrupted)
+            running = [executor.submit(_run, command, seconds, interrupted) for command in commands]
         except RuntimeError:  # Python is ending, and starts no thread any more
-            return _run(command, seconds, interrupted)
-        return done.result()
+            return [_run(command, seconds, interrupted) for command in commands]
+        return [done.result() for done in running]
     except BaseException:
         interrupted.set()
         raise

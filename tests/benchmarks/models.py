@@ -507,6 +507,33 @@ def layer_norm() -> Workload:
     return Workload(LayerNormBlock(), (x, residual), (x, residual), _mean_square)
 
 
+class WidthBlock(nn.Module):
+    """Layer norm and an MLP beside a linear shortcut, from one width to another."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(inputs)
+        self.up, self.down = nn.Linear(inputs, 2 * inputs), nn.Linear(2 * inputs, outputs)
+        self.shortcut = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shortcut(x) + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def _width_blocks(widths: list[int]) -> Workload:
+    x = torch.randn(64, widths[0])
+    return Workload(nn.Sequential(*itertools.starmap(WidthBlock, itertools.pairwise(widths))), (x,), (x,), _mean_square)
+
+
+def equal_blocks(layers: int = 16) -> Workload:
+    return _width_blocks([128] * (layers + 1))
+
+
+def unequal_blocks(layers: int = 16) -> Workload:
+    """No two blocks have a matrix of one shape."""
+    return _width_blocks([64 + 4 * number for number in range(layers + 1)])
+
+
 MODELS: dict[str, Callable[..., Workload]] = {
     "bert": bert,
     "gpt2": gpt2,
@@ -524,7 +551,10 @@ MODELS: dict[str, Callable[..., Workload]] = {
     "layer_norm": layer_norm,
 }
 
-LAYERED = frozenset({"bert", "gpt2", "llama", "t5", "vit"})
+BLOCKS: dict[str, Callable[..., Workload]] = {"equal_blocks": equal_blocks, "unequal_blocks": unequal_blocks}
+"""Models of any number of blocks, which compile time is measured on."""
+
+LAYERED = frozenset({"bert", "gpt2", "llama", "t5", "vit", *BLOCKS})
 """Models whose builder takes the number of layers."""
 
 
@@ -534,10 +564,12 @@ def build(name: str, *, training: bool = False, seed: int = 0) -> Workload:
     Raises ``KeyError`` for an unknown name.
     """
     base, _, layers = name.partition("-")
-    if base not in MODELS or (layers and base not in LAYERED):
-        known = f"known: {', '.join(MODELS)}; with layers, as in bert-2: {', '.join(sorted(LAYERED))}"
+    known_models = {**MODELS, **BLOCKS}
+    if base not in known_models or (layers and base not in LAYERED):
+        known = f"known: {', '.join(known_models)}; with layers, as in bert-2: {', '.join(sorted(LAYERED))}"
         raise KeyError(f"no model {name!r}; {known}")
     torch.manual_seed(seed)
-    workload = MODELS[base](int(layers)) if layers else MODELS[base]()
+    make = known_models[base]
+    workload = make(int(layers)) if layers else make()
     workload.module.train(training)
     return workload

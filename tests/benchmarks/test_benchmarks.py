@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from tests.benchmarks import bench, cold, device, library_calls, many_steps, measure, models
+from tests.benchmarks import bench, cold, cold_growth, device, library_calls, many_steps, measure, models
 
 
 def test_relative_error_is_the_norm_over_all_tensors():
@@ -73,6 +73,26 @@ def test_cold_child_measures_import_compile_and_step():
     assert set(figures) == {"import", "compile", "step", "error"}
     assert figures["compile"] > 0
     assert figures["error"] == 0
+
+
+def test_growth_is_the_slope_of_what_did_not_fail():
+    seconds = {4: 1.0, 16: 3.4, 64: 13.0}
+    results = [cold.ColdResult(f"equal_blocks-{n}", "training", "turret", cold_seconds=s) for n, s in seconds.items()]
+    results.append(cold.ColdResult("equal_blocks-4", "training", "inductor", cold_seconds=9.0))
+    results.append(cold.ColdResult("equal_blocks-16", "training", "inductor", failure="more than 600 s"))
+    first, second = cold_growth.growths(results)
+    assert first.seconds == seconds and first.slope == pytest.approx(0.2)
+    assert second.seconds == {4: 9.0} and math.isnan(second.slope)
+    assert "0.2" in cold_growth.report(results, [4, 16, 64])
+
+
+@pytest.mark.parametrize("name", models.BLOCKS)
+def test_blocks_come_in_any_number(name: str):
+    workload = models.build(f"{name}-3", training=True)
+    assert len(workload.module) == 3
+    workload.loss(workload.module(*workload.training_inputs)).backward()
+    first, second = ({tuple(p.shape) for p in block.parameters() if p.dim() == 2} for block in workload.module[:2])
+    assert bool(first & second) == (name == "equal_blocks")
 
 
 def test_the_device_benchmark_times_each_model_in_its_own_process(tmp_path, monkeypatch, capsys):

@@ -31,8 +31,9 @@ class CppKernel:
     in eager.  ``buffers`` are tensors' names in the order of the pointers it takes (addresses of first elements),
     ``sizes`` names of size symbols in theirs, and ``streams`` (of random numbers) the values that follow the sizes.
     One that checks its accesses (``check_bounds``) takes extent and slot of each buffer after them, then the address of
-    a report, and returns 4 where it wrote one.  Kernels that differ only in names of tensors, variables, origins,
-    sources or streams share ``function`` and ``source``; ``comment`` holds what they do not share.
+    a report, and returns 4 where it wrote one.  ``numbers``, C++ of 64-bit words, come last.  Kernels that differ only
+    in names of tensors, variables, origins, sources or streams share ``function`` and ``source``; ``comment`` holds
+    what they do not share.
     """
 
     function: str
@@ -43,6 +44,13 @@ class CppKernel:
     comment: str = ""
     streams: tuple[int, ...] = ()
     check_bounds: bool = False
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> int:
+        """How many words it takes before its ``numbers``."""
+        checks = EXTENT_WORDS * len(self.buffers) + 1 if self.check_bounds else 0
+        return len(self.sizes) + len(self.streams) + checks
 
 
 def emit(kernel: Kernel, tensors: dict[str, TensorDecl], check_bounds: bool = False) -> CppKernel:
@@ -58,7 +66,7 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl], check_bounds: bool = Fa
         if len(_written) >= MOST_REMEMBERED:
             _written.clear()
         made = _written[key] = _write(kernel, tensors, names, streams, check_bounds)
-    comment = f"{made.function}: {kernel.name} ({', '.join(kernel.origins)})"
+    comment = f"{kernel.name} ({', '.join(kernel.origins)})"
     comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
     return CppKernel(
         made.function,
@@ -100,10 +108,15 @@ def _write(
         emitter = Emitter(nest, Facts(nest), check_bounds)
         emit_pointwise(emitter)
     body, reports = _body(emitter)
-    name = f"turret_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
-    source = f'extern "C" int64_t {name}(void* const* buffers, const int64_t* sizes, int threads) {body}'
+    name, source = function(body)
     pointers, drawn = tuple(map(names.index, emitter.pointers)), tuple(map(streams.index, emitter.streams))
     return _Written(name, source, pointers, tuple(emitter.symbols), reports, drawn)
+
+
+def function(body: str, mark: str = "") -> tuple[str, str]:
+    """Name and source of the function with a body; ``mark`` stands before the type."""
+    name = f"turret_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
+    return name, f'extern "C" {mark}int64_t {name}(void* const* buffers, const int64_t* sizes, int threads) {body}'
 
 
 def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, list[str], list[int]]:

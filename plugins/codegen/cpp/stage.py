@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import attrs
 
@@ -14,6 +14,7 @@ from turret.plan.bounds import extent_position, report_position
 from turret.plan.builder import PlanDraft, draft_plan
 from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
+from turret.plugins.codegen.cpp.merging import merge_similar
 from turret.plugins.codegen.cpp.unit import Checks, segment, translation_unit
 from turret.storage.libraries import Library
 
@@ -46,14 +47,15 @@ def _source(schedule: Schedule, draft: PlanDraft) -> str:
     plan = draft.plan
     checks = Checks(extent_position(plan, 0), report_position(plan)) if plan.check_bounds else None
     declarations = schedule.program.declarations()
-    kernels: list[CppKernel] = []
+    kernels = merge_similar(
+        emit(kernel, declarations, plan.check_bounds) for run in draft.segments for kernel in run.kernels
+    )
+    unused = iter(kernels)
     segments = []
     for run in draft.segments:
-        emitted = [emit(kernel, declarations, plan.check_bounds) for kernel in run.kernels]
-        kernels += emitted
-        entries: list[tuple[str, Any, Any, Any]] = [
-            (k.function, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes], k.streams)
-            for k in emitted
+        entries: list[tuple[CppKernel, list[int], list[int]]] = [
+            (k, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes])
+            for k in itertools.islice(unused, len(run.kernels))
         ]
         segments.append(segment(run.name, entries, checks))
     return translation_unit(kernels, segments)

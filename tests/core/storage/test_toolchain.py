@@ -144,3 +144,24 @@ def test_a_compiler_that_is_not_there_is_an_error_that_says_how_to_get_one(monke
     monkeypatch.setenv("CXX", "g++ 'unended")
     with pytest.raises(CodegenError, match="check CXX"):
         toolchain.find_command("this test")
+
+
+def test_several_run_side_by_side_and_a_failure_names_its_command(tmp_path):
+    files = [tmp_path / name for name in "abc"]
+    waits = [
+        f"touch {own}.started; while [ ! -e {other}.started ]; do sleep 0.01; done; touch {own}"
+        for own, other in zip(files, files[1:] + files[:1], strict=True)
+    ]
+    toolchain.build_all([["sh", "-c", text] for text in waits], files, "three")
+    commands = [["sh", "-c", f"touch {files[0]}"], ["sh", "-c", "echo wrong >&2; exit 3"]]
+    with pytest.raises(CodegenError, match=r"failed on two\n  sh -c 'echo wrong.*\nwrong"):
+        toolchain.build_all(commands, files[:2], "two")
+
+
+def test_where_one_takes_too_long_all_are_ended(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    with pytest.raises(CodegenError, match="did not end within 1 s"):
+        toolchain.run_all([command(folder) for folder in folders], 1)
+    assert wait_for(lambda: not any(map(alive, [n for folder in folders for n in processes(folder)])))

@@ -26,6 +26,11 @@ HEADER = """\
 #define VECTOR_MATH __attribute__((const))
 #define VECTOR_MATH_OLD __attribute__((const))
 #endif
+#if defined(__GNUC__) && !defined(__clang__)
+#define BRIEFLY __attribute__((optimize("O1")))  // for code that runs once
+#else
+#define BRIEFLY
+#endif
 #define INLINE static inline __attribute__((always_inline))
 """
 

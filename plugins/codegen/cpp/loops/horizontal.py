@@ -190,13 +190,14 @@ class Horizontal(RowEmitter):
             body.close()
             return
         position, slot = emitter.fresh("j"), emitter.fresh("l")
-        whole = part is None and isinstance(lane.extent, int) and lane.extent % lanes == 0
+        # Written as a number, what is left is one for kernels of other lengths, too (``plugins.codegen.cpp.merging``).
+        left = str(lane.extent % lanes) if part is None and isinstance(lane.extent, int) else f"{high} - {position}"
         scope.line(f"int64_t {position} = {low};")
         group = Scope(scope, f"for (; {position} + {lanes} <= {high}; {position} += {lanes})")
         self._lane_body(group, phase, f"{lanes}", position, slot, arrays)
         group.close()
-        if not whole:
-            self._lane_body(scope, phase, f"{high} - {position}", position, slot, arrays)
+        if left != "0":
+            self._lane_body(scope, phase, left, position, slot, arrays)
 
     def _lane_body(self, scope: Scope, phase: int, count: str, position: str, slot: str, arrays: list[str]) -> None:
         body = Scope(scope, f"for (int64_t {slot} = 0; {slot} < {count}; {slot}++)", SIMD)

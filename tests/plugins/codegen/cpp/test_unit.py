@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import stat
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from turret.errors import CodegenError, UnsupportedError
 from turret.graph.ops.random_ops import random_reference
 from turret.ir import Kernel, Store, call, check_index, constant, index_value, load, random, reduce
 from turret.ir.index import Index, Var
-from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, segment, translation_unit, unit_key
+from turret.plugins.codegen.cpp import compile_unit, compiler, emit, find_compiler, segment, translation_unit, unit_key
 from turret.plugins.codegen.cpp import load as load_library
+from turret.plugins.codegen.cpp.unit import parts
+from turret.storage import toolchain
 from turret.storage.artifact_cache import ArtifactCache, Entry
 
 F32 = torch.float32
@@ -78,7 +81,7 @@ def test_segment_runs_kernels_in_order_over_one_table() -> None:
     everything = {**tensors, **more}
     order = list(everything)
     slots = {**{n: order.index(n) for n in order}, "x2": order.index("out1")}
-    parts = segment("run", [(k.function, [slots[n] for n in k.buffers], [], k.streams) for k in (one, two)])
+    parts = segment("run", [(k, [slots[n] for n in k.buffers], []) for k in (one, two)])
     library = build(translation_unit([one, two], [parts]))
     table = (ctypes.c_void_p * len(order))(*(everything[n].data_ptr() for n in order))
     library.run.restype = ctypes.c_int64
@@ -101,7 +104,7 @@ def test_kernels_that_draw_from_different_streams_are_one_function_and_draw_diff
     tensors = {"seed": seed} | {f"out{n}": torch.zeros(50) for n in range(4)}
     order = list(tensors)
     slots = [[order.index(b if b == "seed" else f"out{n}") for b in k.buffers] for n, k in enumerate(emitted)]
-    parts = segment("run", [(k.function, at, [], k.streams) for k, at in zip(emitted, slots, strict=True)])
+    parts = segment("run", [(k, at, []) for k, at in zip(emitted, slots, strict=True)])
     library = build(translation_unit(emitted, [parts]))
     addresses = (ctypes.c_void_p * len(order))(*(tensors[n].data_ptr() for n in order))
     library.run.restype = ctypes.c_int64
@@ -120,7 +123,7 @@ def test_segment_stops_at_the_first_error() -> None:
     one, two = emit(gather.kernel, gather.declarations), emit(fill, {"other": declare("other", other)})
     tensors = {**gather.tensors, "other": other}
     order = list(tensors)
-    parts = segment("run", [(k.function, [order.index(n) for n in k.buffers], [], k.streams) for k in (one, two)])
+    parts = segment("run", [(k, [order.index(n) for n in k.buffers], []) for k in (one, two)])
     library = build(translation_unit([one, two], [parts]))
     addresses = (ctypes.c_void_p * len(order))(*(tensors[n].data_ptr() for n in order))
     library.run.restype = ctypes.c_int64
@@ -201,3 +204,37 @@ def test_process_keeps_one_openmp_runtime() -> None:
     load_library(compile_unit(translation_unit([emit(case.kernel, case.declarations)]), find_compiler())[0])
     maps = Path("/proc/self/maps").read_text()
     assert len({line.split()[-1] for line in maps.splitlines() if "libgomp" in line}) == 1
+
+
+def test_a_unit_in_parts_that_are_compiled_side_by_side_makes_the_same_library(monkeypatch) -> None:
+    (first, tensors), (second, more) = layer(1), layer(2)
+    one, two = emit(first, declarations(tensors)), emit(second, declarations(more))
+    i = Var("i", 8)
+    total = pointwise(call("neg", element("out1", tensors["out1"], i, 3)), (i,), {"out1": tensors["out1"]})
+    three = emit(total.kernel, total.declarations)
+    everything = {**tensors, **more, **total.tensors}
+    order = list(everything)
+    run = segment("run", [(k, [order.index(n) for n in k.buffers], []) for k in (one, two, three)])
+    source = translation_unit([one, two, three], [run])
+    for count in (1, 2, 3, 7):
+        made = parts(source, count)
+        assert len(made) == min(count, 3)  # two kernels, as the layers' is one, and the segment
+        names = [one.function, three.function, "run"]
+        for unit in made:
+            assert all(unit.count(f"int64_t {name}(") == 1 for name in names)
+        for name in names:
+            assert sum(re.search(rf"int64_t {name}\(.*\) {{", unit) is not None for unit in made) == 1
+    monkeypatch.setattr(compiler, "PART", 1)
+    monkeypatch.setattr(toolchain, "processors", lambda: 3)
+    running: list[int] = []
+    build_all = toolchain.build_all
+    monkeypatch.setattr(toolchain, "build_all", lambda c, m, w: (running.append(len(c)), build_all(c, m, w))[1])
+    library = load_library(compile_unit(source, find_compiler(), ArtifactCache())[0])
+    assert running == [3, 1]
+    table = (ctypes.c_void_p * len(order))(*(everything[n].data_ptr() for n in order))
+    library.run.restype = ctypes.c_int64
+    assert library.run(table, None, ctypes.c_int(1)) == 0
+    for number in (1, 2):
+        x, w = everything[f"x{number}"], everything[f"w{number}"]
+        assert torch.equal(everything[f"out{number}"], (x - x.amax(1, keepdim=True)) * w)
+    assert torch.equal(everything["out"], -everything["out1"][:, 3])
