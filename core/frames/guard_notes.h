@@ -49,9 +49,11 @@ struct TensorNote {
   const TensorFacts* facts;
   const c10::AutogradMetaInterface* base;
   Unmarked unmarked;
+  TensorImage image;
 
   bool holds() const {
-    return check_properties(*facts, tensor, base) == YES &&
+    const bool same = image.shows(*facts, tensor, base) || check_properties(*facts, tensor, base) == YES;
+    return same &&
            (!facts->watches_marks || unmarked.holds() || check_marks(*facts, tensor) == YES);
   }
 };
@@ -87,7 +89,10 @@ class CachedReads {
   void argument(size_t index, PyObject* object) {
     notes.push_back({index << 3 | ARGUMENT, reinterpret_cast<uintptr_t>(object)});
   }
-  void tensor(PyObject* object, const TensorFacts& facts) { tensors.push_back({object, &facts, metadata_of_base(object), turret::unmarked(object)}); }
+  void tensor(PyObject* object, const TensorFacts& facts) {
+    const c10::AutogradMetaInterface* base = metadata_of_base(object);
+    tensors.push_back({object, &facts, base, turret::unmarked(object), TensorImage(object, base)});
+  }
   // That an object is of its class, where it is known to be the same object.
   void type_of(PyObject* object) {
     // The class of an instance of a built-in class cannot be assigned; that of a module can.

@@ -203,7 +203,11 @@ class Run {
 
   // Whether everything noted is as it was.
   bool unchanged(const CachedReads& notes) const {
-    for (const CachedRead& note : notes.notes) {
+    const CachedRead* const end = notes.notes.data() + notes.notes.size();
+    for (const CachedRead* next = notes.notes.data(); next != end; ++next) {
+      const CachedRead& note = *next;
+      // What lies ahead is asked for early; an address that is no longer good does no harm in that.
+      if (end - next > 16) __builtin_prefetch(reinterpret_cast<const void*>(next[16].address));
       const uintptr_t look = note.address & LOOK_BITS;
       if (__builtin_expect(look == WORD, 1)) {
         if (*reinterpret_cast<const uintptr_t*>(note.address) != note.value) return false;

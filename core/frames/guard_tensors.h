@@ -15,6 +15,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <cstring>
+#include <typeinfo>
 #include <vector>
 
 // Declared here and not included, for their headers bring in the whole of ATen; the linker checks the names.
@@ -239,6 +241,39 @@ inline const c10::AutogradMetaInterface* metadata_of_base(PyObject* object) {
   const at::TensorBase& tensor = tensor_of(object);
   return tensor.is_view() ? nullptr : tensor.unsafeGetTensorImpl()->autograd_meta();
 }
+
+// The bytes of a tensor that was found to be as a guard says: where they are the same still, only autograd is to be asked.
+//
+// What changes when a tensor is used lies elsewhere, but for the counts of references, which come first.  Sizes of more
+// dimensions than fit into the object, and those that a class of its own works out, lie elsewhere, too: no image then.
+class TensorImage {
+ public:
+  TensorImage(PyObject* object, const c10::AutogradMetaInterface* base) {
+    c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
+    const bool plain = typeid(*impl) == typeid(c10::TensorImpl) && !impl->has_symbolic_sizes_strides();
+    if (!plain || impl->dim() > C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE || autograd_of_object(impl) != base) return;
+    impl_ = impl;
+    std::memcpy(bytes_, reinterpret_cast<const char*>(impl) + FIRST, sizeof(bytes_));
+  }
+
+  // Whether the tensor is shown to be as it was; false where that is not known.
+  bool shows(const TensorFacts& facts, PyObject* object, const c10::AutogradMetaInterface* base) const {
+    if (!impl_ || Py_TYPE(object) != facts.type) return false;
+    const at::TensorBase& tensor = tensor_of(object);
+    return tensor.unsafeGetTensorImpl() == impl_ &&
+           std::memcmp(reinterpret_cast<const char*>(impl_) + FIRST, bytes_, sizeof(bytes_)) == 0 &&
+           is_in_autograd(tensor, facts.requires_grad, facts.is_leaf, base);
+  }
+
+ private:
+  static constexpr size_t FIRST = sizeof(c10::intrusive_ptr_target);
+  static const c10::AutogradMetaInterface* autograd_of_object(c10::TensorImpl* impl) {
+    return autograd_offset < 0 ? impl->autograd_meta() : autograd_of(impl);
+  }
+
+  const c10::TensorImpl* impl_ = nullptr;  // null: there is no image
+  char bytes_[sizeof(c10::TensorImpl) - FIRST];
+};
 
 inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
   const Answer answer = check_properties(facts, object);

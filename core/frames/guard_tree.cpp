@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "guard_record.h"
 #include "guard_run.h"
 
 namespace turret {
@@ -46,6 +47,7 @@ PyObject* tree_call(PyObject* self, PyObject* const* arguments, size_t flags, Py
     PyErr_Format(PyExc_TypeError, "this check takes the function and %zd arguments", p.parameters);
     return nullptr;
   }
+  const RecordedCheck recorded(arguments, count);
   std::vector<int> left;
   if (p.busy) {  // entered again, by a finalizer that ran in the middle of a check
     for (const Check& check : p.checks) left.push_back(check.guard);

@@ -256,7 +256,8 @@ class _Drafter:
         name = f"segment{len(self.segments)}"
         self.segments.append(Segment(name, kernels))
         overwrites = tuple(dict.fromkeys(self.slot_of[n] for kernel in kernels for n in self._overwrites(kernel)))
-        self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), overwrites=overwrites))
+        sources = tuple(map(_source, kernels))
+        self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), sources, overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
         self.step_ranges += [(before, len(self.steps) - 1)] * self.pending_steps
@@ -338,6 +339,11 @@ def _stored(kernel: Kernel | Template) -> list[str]:
 
 def _name(kernel: Kernel | Template) -> str:
     return _stored(kernel)[0] if isinstance(kernel, Template) else kernel.name
+
+
+def _source(kernel: Kernel | Template) -> str:
+    """The user's lines that a kernel came from."""
+    return kernel.source if isinstance(kernel, Template) else "\n".join(kernel.sources)
 
 
 def float_symbols(program: LoopProgram) -> tuple[str, ...]:

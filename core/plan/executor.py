@@ -121,13 +121,15 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 
     The epilogue, which does, comes after it.
     """
-    traceback = error.__traceback__
+    traceback, found = error.__traceback__, False
     while traceback is not None:
         frame = traceback.tb_frame
-        if frame.f_code.co_filename.startswith(PLAN_FILE):
-            return not (frame.f_globals["writes_inputs"] or frame.f_locals.get("overwrites"))
+        if frame.f_code.co_filename.startswith(PLAN_FILE):  # more than one: under a profiler, or of branches
+            if frame.f_globals["writes_inputs"] or frame.f_locals.get("overwrites"):
+                return False
+            found = True
         traceback = traceback.tb_next
-    return False
+    return found
 
 
 class _Writer:
@@ -137,6 +139,9 @@ class _Writer:
         self.device, self.index = device_for(device.type), device.index or 0
         self.native = self._library()
         self.pool: WorkspacePool
+        self.events = False
+        """Whether what runs is shown to torch.profiler."""
+        self.profiled: Callable[[list[Any]], list[Any]] | None = None
         self.names: dict[str, Any] = {
             "view": torch.as_strided,
             "below_autograd": below_autograd,
@@ -174,7 +179,27 @@ class _Writer:
     def build(self) -> LoadedPlan:
         plan = self.plan
         self.pool = pool = WorkspacePool(plan, self.arena_tensors, self.device.keeps_arena)
-        self.names["take"], self.names["give"] = pool.take, pool.give
+        if self.observer is None:
+            self.names |= {"profiler": torch.autograd.profiler, "profiled": self._profiled}
+        function: Any = self._function()
+        function.plan, function.pool, function.library = plan, pool, self.native
+        function.prepare = _nothing if self.native is None else self.native.prepare
+        loaded: LoadedPlan = function
+        return loaded
+
+    def _profiled(self, args: list[Any]) -> list[Any]:
+        """The same function with events for torch.profiler in it, which is made when one runs for the first time."""
+        if self.profiled is None:
+            writer = _Writer(self.plan, self.store, None)
+            writer.pool, writer.events = self.pool, True
+            self.profiled = writer._function()
+        found: list[Any] = self.profiled(args)
+        return found
+
+    def _function(self) -> Callable[[list[Any]], list[Any]]:
+        """The steps as a function; ``source`` of it is its text."""
+        plan = self.plan
+        self.names["take"], self.names["give"] = self.pool.take, self.pool.give
         self._prologue()
         spans = self._arena_spans()
         opened, closed = {first for first, _ in spans}, {last for _, last in spans}
@@ -195,21 +220,38 @@ class _Writer:
         exec(compile(source, filename, "exec"), self.names)
         function: Any = self.names["run"]
         show_lines(function, source)
-        function.source, function.plan, function.pool, function.library = source, plan, pool, self.native
-        function.prepare = _nothing if self.native is None else self.native.prepare
-        loaded: LoadedPlan = function
-        return loaded
+        function.source = source
+        run: Callable[[list[Any]], list[Any]] = function
+        return run
 
     def _source(self) -> str:
         # Entering the modes costs a microsecond, and allocations and launches alone see nothing of them.
-        mode, indent = ("    with below_autograd():\n", "        ") if self.dispatches else ("", "    ")
-        body = mode + "".join(f"{indent}{line}\n" for line in self.lines)
+        modes = ["below_autograd()"] if self.dispatches else []
+        if self.events:
+            modes.insert(0, self._event(self.plan.name, self._places()))
+        indent = "        " if modes else "    "
+        body = f"    with {', '.join(modes)}:\n" if modes else ""
+        body += "".join(f"{indent}{line}\n" for line in self.lines)
+        head = "def run(args):\n"
+        if "profiled" in self.names:
+            head += "    if profiler._is_profiler_enabled: return profiled(args)\n"
         if not self.launched and not self.arena_tensors:
-            return f"def run(args):\n{body}    return result\n"
+            return f"{head}{body}    return result\n"
         return (
-            "def run(args):\n    workspace = take()\n    slots, sizes = workspace.slots, workspace.sizes\n"
+            f"{head}    workspace = take()\n    slots, sizes = workspace.slots, workspace.sizes\n"
             f"{body}    give(workspace)\n    return result\n"
         )
+
+    def _places(self) -> list[str]:
+        """Lines of the user's that the kernels came from, as the plan's launches have them."""
+        return [text for step in self.plan.steps if isinstance(step, Launch) for text in step.sources]
+
+    def _event(self, name: str, places: Sequence[str]) -> str:
+        """A block that torch.profiler shows by a name, with the first line of the user's that it came from."""
+        self.names["event"] = torch.profiler.record_function
+        line = next((text.splitlines()[0] for text in places if text), "")
+        shown = f"{name}: {line}" if line else name
+        return f"event({shown!r})"
 
     def _prologue(self) -> None:
         plan, lines = self.plan, self.lines
@@ -284,7 +326,8 @@ class _Writer:
         leading = "".join(f"{word}, " for word in segment.leading)
         if step.overwrites:
             self.lines.append("overwrites = True")
-        self.lines.append(f"status = {run}({leading}slots_at, sizes_at, stream)")
+        event = f"with {self._event(', '.join(step.origins), step.sources)}: " if self.events else ""
+        self.lines.append(f"{event}status = {run}({leading}slots_at, sizes_at, stream)")
         self.lines.append(f"if status: {recover}(workspace, status, stream, {tensors})")
 
     def _allocator(self, device: torch.device) -> str:

@@ -72,8 +72,8 @@ class Launch:
     """Call a native function of the plan's library; not 0 is an error.
 
     The plan's device says what a function is and how it is run (``turret.hooks.devices.Segment``).  ``slots`` are those
-    whose addresses its kernels use, ``origins`` its kernels' names; ``sources`` (where accesses are checked) says for
-    each kernel which lines of the user's it came from.  ``overwrites``: slots of inputs that it writes to.
+    whose addresses its kernels use, ``origins`` its kernels' names; ``sources`` says for each kernel which lines of
+    the user's it came from.  ``overwrites``: slots of inputs that it writes to.
     """
 
     function: str

@@ -9,7 +9,7 @@ import attrs
 from turret.hooks.context import CompileContext
 from turret.hooks.products import Target
 from turret.ir import Schedule
-from turret.plan import Launch, Plan
+from turret.plan import Plan
 from turret.plan.bounds import extent_position, report_position
 from turret.plan.builder import PlanDraft, draft_plan
 from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
@@ -25,21 +25,9 @@ def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan
     if not draft.segments:
         return draft.plan
     if context.config.check_bounds:
-        draft = _with_checks(draft)
+        draft = attrs.evolve(draft, plan=attrs.evolve(draft.plan, check_bounds=True))
     source = _source(schedule, draft)
     return attrs.evolve(draft.plan, source=source, library=_library(context, source))
-
-
-def _with_checks(draft: PlanDraft) -> PlanDraft:
-    """A plan whose kernels are to check their accesses, with what an error says of each."""
-    kernels = {segment.name: segment.kernels for segment in draft.segments}
-    steps = tuple(
-        attrs.evolve(step, sources=tuple("\n".join(k.sources) for k in kernels[step.function]))
-        if isinstance(step, Launch)
-        else step
-        for step in draft.plan.steps
-    )
-    return attrs.evolve(draft, plan=attrs.evolve(draft.plan, steps=steps, check_bounds=True))
 
 
 def _source(schedule: Schedule, draft: PlanDraft) -> str:

@@ -309,15 +309,17 @@ def test_a_proxy_of_another_mapping_at_the_address_of_the_one_before_is_seen() -
 
 def some_tensor(rng: random.Random) -> torch.Tensor:
     """A tensor: plain or a parameter, with or without gradients, a leaf, computed, or a view of another one."""
-    data = torch.ones(rng.choice([(2, 3), (2, 3), (3, 2), (6,)]), dtype=rng.choice([torch.float32, torch.float64]))
+    data = torch.ones(
+        rng.choice([(2, 3), (2, 3), (3, 2), (6,), (1, 1, 1, 1, 2, 3)]), dtype=rng.choice([torch.float32, torch.float64])
+    )
     made: list[Callable[[], torch.Tensor]] = [
         lambda: data,
         lambda: torch.nn.Parameter(data, requires_grad=rng.random() < 0.8),
         lambda: data.requires_grad_(),
         lambda: data.requires_grad_() * 2,
         lambda: data.requires_grad_().view(-1),
-        lambda: data.t(),
-        lambda: (data * 2).requires_grad_().t(),
+        lambda: data.transpose(0, -1),
+        lambda: (data * 2).requires_grad_().transpose(0, -1),
     ]
     return rng.choice(made)()
 
@@ -336,6 +338,7 @@ def change_tensor(rng: random.Random, holder: Any, name: str) -> None:
         lambda: tensor.add_(other),
         lambda: tensor.detach_(),
         lambda: whole and tensor.t_(),
+        lambda: whole and tensor.transpose_(0, -1),
         lambda: whole and tensor.resize_(2, 3),
         lambda: tensor.retain_grad(),
         lambda: whole and tensor.set_(other),
