@@ -21,7 +21,8 @@ class FunctionReport:
     ``plain_calls``: calls that ran without a recording, by reason; ``padded_calls``: how many were padded to another
     size, whose recording served them.  ``bytes_copied``: what a replay of the latest
     recording copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
-    ``any_size``: a recording serves calls of all sizes; ``one_size``: why each serves its sizes alone.
+    ``any_size``: recordings that serve calls of all sizes which launch the same kernels; ``one_size``: why each serves
+    its sizes alone.
     """
 
     name: str
@@ -33,7 +34,7 @@ class FunctionReport:
     replays: int = 0
     sizes: int = 0
     padded_calls: int = 0
-    any_size: bool = False
+    any_size: int = 0
     one_size: str = ""
     rerecordings: tuple[str, ...] = ()
     plain_calls: dict[str, int] = attrs.field(factory=dict)
@@ -53,7 +54,8 @@ class FunctionReport:
             f"{self.title} ({self.name}) on {self.device}, outputs {self.outputs}: {counts}",
             f"  a replay copies {self.bytes_copied} bytes; {self.patched_nodes} of {self.nodes} nodes are patched",
         ]
-        lines += ["  one recording serves calls of all sizes"] if self.any_size else []
+        lines += ["  one recording serves calls of all sizes"] if self.any_size == 1 else []
+        lines += [f"  {self.any_size} recordings serve calls of all sizes"] if self.any_size > 1 else []
         lines += [f"  a recording serves its sizes alone: {self.one_size}"] if self.one_size else []
         lines += [f"  {self.padded_calls} calls were padded to a size that is recorded"] if self.padded_calls else []
         lines += [f"  recorded again: {reason}" for reason in self.rerecordings]

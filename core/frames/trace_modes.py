@@ -25,10 +25,13 @@ from turret.torch_compat.function_overrides import (
 from turret.torch_compat.modes import (
     DeviceContext,
     attention_enabled,
+    attention_order,
+    default_device,
     function_mode_at,
     function_mode_count,
     peek_redispatch,
     set_attention_enabled,
+    set_attention_order,
     set_grad_enabled,
 )
 
@@ -208,9 +211,11 @@ SETTERS: frozenset[Callable[..., Any]] = frozenset(
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
         *set_attention_enabled.values(),
+        set_attention_order,
+        torch.set_default_device,
     }
 )
-"""Functions that set a mode of the thread; a captured graph calls them where the program enters or leaves one."""
+"""Functions that set a mode; a captured graph calls them where the program enters or leaves one."""
 
 
 ModeValues = dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]]
@@ -227,6 +232,8 @@ def mode_values() -> ModeValues:
     found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
     for name, setter in set_attention_enabled.items():
         found[setter, ()] = (attention_enabled[name](),)
+    found[set_attention_order, ()] = (attention_order(),)
+    found[torch.set_default_device, ()] = (default_device(),)
     return found
 
 

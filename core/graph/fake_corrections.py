@@ -174,6 +174,40 @@ def _power(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return run(tuple(_OF_SYMBOLS.get(type(a), a) for a in args), kwargs)
 
 
+def _grouped_mm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``_grouped_mm``: kernels take every floating dtype, and rows of the result begin at multiples of 16 bytes.
+
+    Fakes up to torch 2.13 know bfloat16 alone, and such rows only where torch was built for CUDA.
+    """
+    left, right = args[:2]
+    dtype = left.dtype
+    if right.dtype != dtype or dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        unknown: torch.Tensor = run(args, kwargs)
+        return unknown
+    if dtype.itemsize == 2:  # what it demands is a matter of bytes
+        as_bfloat16 = tuple(torch.empty_like(v, dtype=torch.bfloat16) for v in (left, right))
+        shape = run((*as_bfloat16, *args[2:]), {**kwargs, "out_dtype": None}).shape
+    else:
+        offs = args[2] if len(args) > 2 else kwargs.get("offs")
+        shape = _grouped_shape(left.shape, right.shape, offs)
+    *outer, columns = shape
+    step = 16 // dtype.itemsize
+    padded = (columns + step - 1) // step * step
+    strides = (*([outer[1] * padded] if len(outer) > 1 else []), padded, 1)
+    made: torch.Tensor = left.new_empty_strided(shape, strides)
+    return made
+
+
+def _grouped_shape(left: Sequence[Any], right: Sequence[Any], offs: torch.Tensor | None) -> tuple[Any, ...]:
+    """Two matrices and groups along their depth, or one and several of the other side, or several on both."""
+    if len(left) == len(right) == 2:
+        assert offs is not None
+        return offs.shape[0], left[0], right[1]
+    if len(left) == len(right):
+        return left[0], left[1], right[2]
+    return left[-2], right[-1]
+
+
 _OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
 
 _LIKE = (
@@ -193,6 +227,7 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.unique_consecutive.default: _counts,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
+    aten._grouped_mm.default: _grouped_mm,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
     aten.complex.default: _of_parts,

@@ -111,7 +111,7 @@ nll_loss2d_forward nll_loss2d_backward
 """
 
 _TEMPLATE_TEXT = {
-    "matmul": "mm bmm addmm baddbmm mv dot _int_mm",
+    "matmul": "mm bmm addmm baddbmm mv dot _int_mm _grouped_mm _weight_int8pack_mm",
     "convolution": "convolution convolution_backward",
     "attention": """
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward

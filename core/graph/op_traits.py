@@ -124,13 +124,19 @@ def has_registered_effect(target: Any) -> bool:
 def is_effectful(node: fx.Node) -> bool:
     """Whether a node must run exactly once even when nobody reads its result: it writes, asserts, prints or may raise.
 
-    A random op is not effectful by this measure: nobody can tell whether an unread draw was made.  That an op may
-    raise counts where nobody reads the result: whoever does read it runs it.
+    That an op may raise, or takes numbers from a generator that later draws go on with, counts where nobody reads the
+    result: whoever does read it runs it.
     """
     if node.op == "call_function":
         effect = _has_effect(node.target) or has_registered_effect(node.target)
-        return effect or (not node.users and may_refuse_data(node))
+        draws = is_random_call(node) and advances_generator(node.target)
+        return effect or (not node.users and (draws or may_refuse_data(node)))
     return node.op in ("call_module", "call_method")
+
+
+def advances_generator(op: Any) -> bool:
+    """Whether an op draws as eager does, so that the next draw goes on from there; ``turret::seed`` does not."""
+    return is_random_op(op) and op._schema.name != "turret::seed"
 
 
 def refuses_data(op: Any) -> bool:

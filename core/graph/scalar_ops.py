@@ -169,7 +169,8 @@ for _name in ("and", "or", "xor"):
     _op(f"bitwise_{_name}", 2, aten=_overloads, domain="integer", on_bool=f"logical_{_name}")
 for _name, _word in (("shl", "left"), ("shr", "right")):
     _shift = f"bitwise_{_word}_shift"
-    _overloads = f"{_shift}.Tensor {_shift}.Tensor_Scalar {_shift}.Scalar_Tensor"
+    _operator = f"__{_word[0]}shift__"
+    _overloads = f"{_shift}.Tensor {_shift}.Tensor_Scalar {_shift}.Scalar_Tensor {_tensor_scalar(_operator)}"
     _op(_name, 2, getattr(torch, _shift), _overloads, domain="integer")
 _alike("logical_and", 2, neutral=lambda dtype: True, **_TRUTH)
 _alike("logical_or", 2, neutral=lambda dtype: False, **_TRUTH)

@@ -93,7 +93,9 @@ class AttentionCosts:
 class ProductCosts:
     """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
 
-    ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles.
+    ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles,
+    ``dequantised`` one of up to 64 whose other operand is made of fewer bits.  ``grouped`` and ``grouped_library``:
+    products of rows in groups, in tiles and as a call.
 
     ``attention``: that of few queries; None where it stays a call.
     ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
@@ -104,6 +106,9 @@ class ProductCosts:
     rows: ProductTime
     thin: ProductTime
     tiles: ProductTime
+    dequantised: ProductTime
+    grouped: ProductTime
+    grouped_library: ProductTime
     kernel: ProductTime
     misaligned: float
     attention: AttentionCosts | None = None

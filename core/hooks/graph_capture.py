@@ -143,7 +143,7 @@ class Recording(abc.ABC):
 
         ``addresses`` are those that the recording was made with.  Only nodes that hold an address which changed since
         the replay before are patched; a device whose patches can be made in native code overrides this.  Calls of
-        several threads follow one another.
+        several threads follow one another.  A recording is bound once, and then patched by nobody else.
         """
         current: list[int | None] = list(addresses)
         lock = Lock()

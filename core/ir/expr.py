@@ -33,6 +33,7 @@ STRUCTURAL = frozenset(
         "index",
         "check_index",
         "wrap_index",
+        "group_of",
         "cast",
         "bitcast",
         "reduce",
@@ -152,7 +153,7 @@ def _text(expr: Expr) -> str:
             return f"{'bits_' if expr.op == 'bitcast' else 'exact_' if expr.payload else ''}{dtype}({args})"
         case "reduce":
             return f"{expr.payload.kind}<{', '.join(f'{v}<{v.extent}' for v in expr.payload.variables)}>({args})"
-        case "check_index" | "wrap_index":
+        case "check_index" | "wrap_index" | "group_of":
             return f"{expr.op}({args}, {expr.payload})"
         case "part":
             return f"part.{expr.payload}({args})"
@@ -272,6 +273,15 @@ def _fits(value: float | int, dtype: torch.dtype) -> bool:
 def bitcast(expr: Expr, dtype: torch.dtype) -> Expr:
     """The same bits as another dtype of the same width."""
     return expr if expr.dtype == dtype else Expr.make("bitcast", (expr,), dtype)
+
+
+def group_of(ends: str, row: Expr, count: int) -> Expr:
+    """Number of the group that ``row`` (int64) is in, of ``count`` consecutive ones; ``count`` for rows behind all.
+
+    ``ends`` is a contiguous int32 tensor of where each group ends, ascending (else the number is any of those).
+    """
+    first = load(ends, (0,), torch.int32)  # which says that the tensor is read
+    return Expr.make("group_of", (first, row), torch.int64, count)
 
 
 def size_value(value: Size, dtype: torch.dtype = torch.int64) -> Expr:

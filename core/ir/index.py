@@ -321,6 +321,8 @@ class Value:
     def bounds(self) -> Bounds:
         if self.expr.op == "check_index":
             return 0, self.expr.payload - 1
+        if self.expr.op == "group_of":
+            return 0, self.expr.payload
         return None, None
 
     def substitute(self, mapping: Mapping[Var, Index], rewrite: Rewrite) -> Index:

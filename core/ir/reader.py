@@ -334,7 +334,7 @@ class Reader:
         if op == "size":
             (value,) = self.many(self.size, ")")
             return Expr.make("size", (), torch.int64, value)
-        if op in ("check_index", "wrap_index"):
+        if op in ("check_index", "wrap_index", "group_of"):
             return self._bounded(op)
         if op.startswith("random."):
             drawn = self.expression(), self._after_comma(self.expression)
@@ -360,10 +360,10 @@ class Reader:
         return read()
 
     def _bounded(self, op: str) -> Expr:
-        """``check_index(expression, extent)``, with the note on the error between them where it has one."""
+        """``check_index(expression, extent)``, with the note on the error between them where it has one, and others."""
         args = [self.expression()]
         self.expect(",")
-        if self.next == "True":
+        if self.next == "True" or op == "group_of":
             args.append(self.expression())
             self.expect(",")
         extent = self.size()

@@ -145,11 +145,14 @@ class ProductCandidate:
     """One way of computing a matrix product that a call in the program asks for.
 
     ``batch`` products of ``rows`` x ``depth`` by ``depth`` x ``columns`` (numbers for heuristics where a size is
-    symbolic: ``is_static`` tells).  ``epilogue_bytes``: memory traffic of kernels that would have nothing left to do if
-    what uses the result is computed along with it.  ``aligned_operands`` and ``aligned_result``: whether all rows of
-    them begin at multiples of 16 bytes.  ``padding_bytes``: memory traffic of padding, where the form asks for it.
-    ``schedule``: the product and that epilogue as a schedule of their own, in
-    this form, built when asked for.
+    symbolic: ``is_static`` tells). ``groups``: the rows are in so many groups with a right operand for each (1: one
+    for all rows), and ``ends`` is then the tensor of where each group ends. ``epilogue_bytes``: memory traffic of
+    kernels that would have nothing left to do if what uses the result is computed along with it.
+    ``prologue_bytes``: that of kernels that make an operand which is computed as the product reads it, and
+    ``spared_bytes`` what the product itself reads less then. ``aligned_operands`` and ``aligned_result``: whether
+    all rows of them begin at multiples of 16 bytes. ``padding_bytes``: memory traffic of padding, where the form
+    asks for it. ``schedule``: the product, those prologues and that epilogue as a schedule of their own, in this
+    form, built when asked for.
     """
 
     form: ProductForm
@@ -165,6 +168,10 @@ class ProductCandidate:
     aligned_result: bool
     padding_bytes: int
     build: Callable[[], Schedule] = attrs.field(repr=False)
+    groups: int = 1
+    ends: str | None = None
+    prologue_bytes: int = 0
+    spared_bytes: int = 0
 
     @functools.cached_property
     def schedule(self) -> Schedule:
@@ -182,7 +189,7 @@ class ProductCandidate:
     @property
     def bytes(self) -> int:
         """Bytes of the operands and the result."""
-        elements = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
+        elements = self.rows * self.depth + self.groups * self.depth * self.columns + self.rows * self.columns
         return self.batch * elements * self.dtype.itemsize
 
 

@@ -35,6 +35,8 @@ def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[V
             _fail(where, f"unknown op {node.op!r}")
         if node.op == "load":
             _check_load(node, tensors, where)
+        elif node.op == "group_of":
+            _check_groups(node, tensors, where)
         elif node.op in OPS:
             _check_scalar(node, where)
         elif node.op == "reduce" and node.dtype in HALF and node.payload.kind not in ("min", "max"):
@@ -52,6 +54,12 @@ def _check_load(node: Expr, tensors: dict[str, TensorDecl], where: object) -> No
         _fail(where, f"load of {node.tensor!r}, which is not defined before")
     elif len(node.coords) != len(decl.shape) or node.dtype != decl.dtype:
         _fail(where, f"load {node} as {node.dtype} does not fit {decl}")
+
+
+def _check_groups(node: Expr, tensors: dict[str, TensorDecl], where: object) -> None:
+    ends = tensors[node.args[0].tensor]
+    if ends.dtype != torch.int32 or ends.shape != (node.payload,) or (node.payload > 1 and ends.stride != (1,)):
+        _fail(where, f"the ends of {node.payload} groups are no contiguous int32 of that many: {ends}")
 
 
 def _check_scalar(node: Expr, where: object) -> None:

@@ -40,6 +40,10 @@ set_attention_enabled: dict[str, Callable[[bool], None]] = {
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 }
 """For each kernel of scaled_dot_product_attention what allows or forbids it."""
+set_attention_order: Callable[[list[int]], None] = torch._C._set_sdp_priority_order
+"""Say in which order kernels of attention are asked whether they can do a call."""
+attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""And that order, as numbers of ``SDPBackend``."""
 attention_enabled: dict[str, Callable[[], bool]] = {
     name: getattr(torch._C, f"_get_{name}_sdp_enabled") for name in set_attention_enabled
 }
@@ -49,3 +53,9 @@ attention_enabled: dict[str, Callable[[], bool]] = {
 def fills_uninitialized_memory() -> bool:
     """Whether deterministic algorithms also fill what is not initialised; no stub knows this property of the module."""
     return bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory"))  # noqa: B009
+
+
+def default_device() -> torch.device | None:
+    """The device that ``torch.set_default_device`` was given in this thread; None without one."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device

@@ -202,24 +202,36 @@ class CudaRecording(Recording):
         self._native.patch(patches)
 
     def replay(self, stream: int) -> None:
-        if self._draws_numbers is False:
+        if not self._by_torch(lambda: None, stream):
             self._native.replay(stream)
-        else:
-            with self._lock:
-                self._replay_by_torch(stream)
 
     def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Replay:
         run = self._native.bind(arguments, addresses)
 
         def replay(addresses: Sequence[int], stream: int) -> None:
-            if self._draws_numbers is False:
+            if self._is_native() or not self._by_torch(lambda: run(addresses, stream, False), stream):
                 run(addresses, stream, True)
-                return
-            with self._lock:
-                run(addresses, stream, False)
-                self._replay_by_torch(stream)
 
         return replay
+
+    def _is_native(self) -> bool:
+        """Whether it is known to draw no numbers, so that the driver alone launches it."""
+        return self._draws_numbers is False
+
+    def _by_torch(self, write: Callable[[], object], stream: int) -> bool:
+        """Have torch launch it where it draws numbers, or may; ``write`` prepares it.  Whether that was done.
+
+        Nothing else may write between the two.  A native replay holds no lock of Python's, so that none may begin
+        before all that torch launches are done: who waited here looks again whether torch is still needed.
+        """
+        if self._is_native():
+            return False
+        with self._lock:
+            if self._is_native():
+                return False
+            write()
+            self._replay_by_torch(stream)
+            return True
 
     def replay_as(self, launch: Callable[[], object], stream: int) -> str:
         with self._lock:

@@ -13,7 +13,14 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.externs import op_name
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
-from turret.graph.op_traits import SYMBOL_BINDINGS, has_registered_effect, is_collective, may_refuse_data, refuses_data
+from turret.graph.op_traits import (
+    SYMBOL_BINDINGS,
+    advances_generator,
+    has_registered_effect,
+    is_collective,
+    may_refuse_data,
+    refuses_data,
+)
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.host_scalars import expression
 from turret.hooks.products import NodePlacement, Placement, StageGraph
@@ -436,7 +443,8 @@ def _is_noticed(statement: Statement) -> bool:
             values = [statement.expr, *(v for c in statement.coords for v in c.values)]
             return any(v.reports for v in (*values, statement.condition) if v is not None)
         case Extern():
-            return refuses_data(statement.op) or has_registered_effect(statement.op) or is_collective(statement.op)
+            op = statement.op
+            return any(seen(op) for seen in (refuses_data, advances_generator, has_registered_effect, is_collective))
     return False
 
 

@@ -49,6 +49,11 @@ from turret.ir import (
     walk,
 )
 from turret.ir.index import hinted
+from turret.plugins.schedule.fusion.inline import MOST_DEQUANTISED
+from turret.plugins.schedule.grouped import GroupedProduct, grouped_product
+from turret.plugins.schedule.operands import Declarations, Views, in_memory, loops_over
+from turret.plugins.schedule.packed import PackedProduct, packed_product
+from turret.plugins.schedule.prologues import Prologue, Prologues
 
 _ATEN = torch.ops.aten
 _ACCUMULATING = (_ATEN.addmm.default, _ATEN.baddbmm.default)
@@ -61,8 +66,6 @@ ALIGNMENT = 16
 _MOST_EPILOGUE = 8
 """Definitions that are looked at to tell what a product's kernel would take along."""
 
-Declarations = Mapping[str, TensorDecl]
-Views = Mapping[str, StridedView]
 Scheduler = Callable[[Any, LoopProgram, "Target | None"], Schedule]
 
 
@@ -88,6 +91,34 @@ class MatrixProduct:
         return result
 
     @property
+    def operands(self) -> tuple[TensorDecl, ...]:
+        """The tensors that decide how the product is computed."""
+        return tuple(d for d in (self.left, self.right, self.added) if d is not None)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """``beta`` and ``alpha``."""
+        return self.beta, self.alpha
+
+    @property
+    def groups(self) -> int:
+        return 1
+
+    @property
+    def forms(self) -> tuple[ProductForm, ...]:
+        """What it can be computed as beside the library's call."""
+        batch, rows, columns, depth = self.extents
+        if rows == 1 or columns == 1:
+            # Rows that lie side by side are summed no faster than the library does it.
+            matrix = self.right.stride[-2] if rows == 1 and self.has_columns else self.left.stride[-1]
+            return ("rows",) if matrix == 1 else ()
+        if self.result.dtype not in HALF:
+            return ()
+        static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
+        is_padded = static and len(self.left.shape) == 2 and padded_extents(self) != (rows, columns, depth)
+        return ("tiles", "padded") if is_padded else ("tiles",)
+
+    @property
     def has_columns(self) -> bool:
         return self.template.op is not _ATEN.mv.default
 
@@ -101,7 +132,7 @@ class MatrixProduct:
         """The product as loops; what a view of another tensor shows is read where it lies."""
         *batch, _, depth = self.left.shape
         result = self.result
-        outer = _loops(result.shape)
+        outer = loops_over(result.shape)
         places = tuple(v.index for v in outer)
         along = Var("r0", depth)
         across = places[-1:] if self.has_columns else ()
@@ -109,7 +140,7 @@ class MatrixProduct:
         step = Index.constant(0) if depth == 1 else along.index
 
         def read(decl: TensorDecl, coords: Sequence[Index]) -> Expr:
-            return cast(load(*_in_memory(decl, coords, views, declarations), decl.dtype), inner)
+            return cast(load(*in_memory(decl, coords, views, declarations), decl.dtype), inner)
 
         left = read(self.left, (*places[: len(batch) + 1], step))
         right = read(self.right, (*places[: len(batch)], step, *across))
@@ -123,21 +154,6 @@ class MatrixProduct:
             value = call("add", value, added if self.beta == 1 else call("mul", added, constant(self.beta, inner)))
         value = cast(value, result.dtype)
         return Definition(result, outer, value, self.template.origins, self.template.source)
-
-
-def _in_memory(
-    decl: TensorDecl, coords: Sequence[Index], views: Views, declarations: Declarations
-) -> tuple[str, tuple[Index, ...]]:
-    """Where an element lies: in the tensor itself, or in the one that it shows with its dimensions in another order."""
-    view = views.get(decl.name)
-    if view is None or view.offset != 0:
-        return decl.name, tuple(coords)
-    base = declarations[view.base]
-    shown = [(n, s) for n, s in zip(decl.shape, decl.stride, strict=True)]
-    own = [(n, s) for n, s in zip(base.shape, base.stride, strict=True)]
-    if len(set(own)) != len(own) or sorted(map(str, own)) != sorted(map(str, shown)) or base.dtype != decl.dtype:
-        return decl.name, tuple(coords)
-    return base.name, tuple(coords[shown.index(dimension)] for dimension in own)
 
 
 @attrs.define
@@ -166,7 +182,7 @@ class Padding:
         behind: tuple[Statement, ...] = ()
         if (rows, columns) != result.shape:
             whole = TensorDecl(self._name(result), (rows, columns), (columns, 1), result.dtype, result.device)
-            loops = _loops(result.shape)
+            loops = loops_over(result.shape)
             value = load(whole.name, loops, result.dtype)
             behind = (Definition(result, loops, value, found.template.origins, found.template.source),)
             result = whole
@@ -185,9 +201,9 @@ class Padding:
             return decl
         turned = len(shape) == 2 and decl.stride[0] == 1 and decl.stride[1] != 1
         laid = shape[::-1] if turned else shape
-        loops = _loops(laid)
+        loops = loops_over(laid)
         coords = [v.index for v in (loops[::-1] if turned else loops)]
-        base, place = _in_memory(decl, coords, self.views, self.declarations)
+        base, place = in_memory(decl, coords, self.views, self.declarations)
         key = (base, tuple(map(str, place)), laid)
         if key not in self._made:
             self._made[key] = self._definition(decl, base, place, loops, laid, coords)
@@ -220,10 +236,6 @@ class Padding:
             self._made[key] = view
             self.statements.append(StridedView(view, made.name, 0))
         return self._made[key]
-
-
-def _loops(shape: Sequence[Size]) -> tuple[Var, ...]:
-    return tuple(Var(f"i{k}", extent) for k, extent in enumerate(shape))
 
 
 def padded_extents(found: MatrixProduct) -> tuple[int, int, int]:
@@ -279,22 +291,35 @@ def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | Non
 
 
 def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
-    """Microseconds that a way to compute a product takes, with kernels behind it; None where it was not measured."""
-    if candidate.form in ("library", "padded"):
-        flops = float(candidate.flops)
-        if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
-            flops *= costs.misaligned
-        beside = [n for n in (candidate.epilogue_bytes, candidate.padding_bytes) if n]
-        kernels = sum(costs.kernel.microseconds(moved, 0) for moved in beside)
-        return costs.library.microseconds(candidate.bytes, flops) + kernels
-    measured = candidate.dtype in HALF and candidate.batch == 1 and candidate.aligned_operands
+    """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
+    if candidate.form not in ("library", "padded"):
+        return _loops_cost(candidate, costs)
+    flops = float(candidate.flops)
+    if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
+        flops *= costs.misaligned
+    apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
+    kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
+    library = costs.library if candidate.groups == 1 else costs.grouped_library
+    return library.microseconds(candidate.bytes, flops) + kernels
+
+
+def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
+    """The same of a product that is computed by a generated kernel."""
+    measured = candidate.dtype in HALF and candidate.aligned_operands
+    # Those of a batch were measured where they are picked, of which calls want copies.
+    measured = measured and (candidate.batch == 1 or (candidate.form == "rows" and candidate.prologue_bytes > 0))
     if not measured or not candidate.is_static:
         return None
+    moved = candidate.bytes - candidate.spared_bytes
+    if candidate.groups > 1:
+        return costs.grouped.microseconds(moved, candidate.flops)
     if candidate.form == "rows":
-        return costs.rows.microseconds(candidate.bytes, candidate.flops)
+        return costs.rows.microseconds(moved, candidate.flops)
     if candidate.is_thin:
         few_rows = candidate.rows <= candidate.columns
-        return costs.thin.microseconds(candidate.bytes, candidate.flops) if few_rows else None
+        return costs.thin.microseconds(moved, candidate.flops) if few_rows else None
+    if candidate.spared_bytes > 0 and min(candidate.rows, candidate.columns) <= MOST_DEQUANTISED:
+        return costs.dequantised.microseconds(moved, candidate.flops)
     # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
     return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
 
@@ -312,10 +337,18 @@ def choose_products(
     statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
     if not chooser.choices:
         return program, ()
-    read = {name for statement in statements for name in used(statement)}
-    read |= {output.name for output in program.outputs if isinstance(output, Ref)}
-    kept = tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
-    return attrs.evolve(program, statements=kept), tuple(chooser.choices)
+    outputs = [output.name for output in program.outputs if isinstance(output, Ref)]
+    return attrs.evolve(program, statements=_without_views(statements, outputs)), tuple(chooser.choices)
+
+
+def _without_views(statements: Sequence[Statement], outputs: Sequence[str]) -> tuple[Statement, ...]:
+    """Statements without the views that nothing reads any more."""
+    read = {*outputs, *(name for statement in statements for name in used(statement))}
+    return tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
+
+
+Product = MatrixProduct | GroupedProduct | PackedProduct
+"""Calls that loops can compute."""
 
 
 class _Chooser:
@@ -324,6 +357,7 @@ class _Chooser:
         self.declarations = program.declarations()
         self.views = {s.tensor.name: s for s in program.statements if isinstance(s, StridedView)}
         self.padding = Padding(self.views, self.declarations)
+        self.prologues = Prologues(program, self.views, self.declarations)
         self.choices: list[ProductChoice] = []
         self.known: dict[Any, dict[ProductForm, float]] = {}
 
@@ -343,7 +377,7 @@ class _Chooser:
         """A statement, or those that take its place."""
         if not isinstance(statement, Template) or statement.kind != "matmul":
             return (statement,)
-        found = matrix_product(statement, self.declarations)
+        found = self._product(statement)
         if found is None or found.result.device.type != self.target.device_type:
             return (statement,)
         costs = self._costs(found)
@@ -354,27 +388,36 @@ class _Chooser:
         self.choices.append(ProductChoice(found.result.name, form, rounded))
         return self._in_form(found, form, self.padding)
 
-    def _in_form(self, found: MatrixProduct, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
+    def _product(self, template: Template) -> Product | None:
+        kinds = (grouped_product, packed_product, matrix_product)
+        return next((found for kind in kinds if (found := kind(template, self.declarations)) is not None), None)
+
+    def _in_form(self, found: Product, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
         if form == "library":
             return (found.template,)
-        return padding.product(found) if form == "padded" else (found.definition(self.views, self.declarations),)
+        if form == "padded" and isinstance(found, MatrixProduct):
+            return padding.product(found)
+        return (found.definition(self.views, self.declarations),)
 
-    def _costs(self, found: MatrixProduct) -> dict[ProductForm, float]:
+    def _costs(self, found: Product) -> dict[ProductForm, float]:
         """What each form of a product takes; empty, or the library alone, where nobody has anything to say of others.
 
         Layers that are alike are asked once.
         """
         epilogue, saved = self._epilogue(found)
-        layouts = [
-            (d.shape, d.stride, d.dtype) for d in (found.left, found.right, found.result, found.added) if d is not None
-        ]
+        prologues = self.prologues.of(found.operands[:2])
+        layouts = [(d.shape, d.stride, d.dtype) for d in (found.result, *found.operands)]
         shape = tuple((d.tensor.shape, str(d.expr.op), len(used(d))) for d in epilogue)
-        key = (found.template.op, tuple(layouts), found.alpha, found.beta, shape)
+        key = (found.template.op, tuple(layouts), found.factors, shape, tuple(p.kind for p in prologues))
         if key not in self.known:
-            forms = _forms(found)
+            forms = found.forms
             costs: dict[ProductForm, float] = {}
             for form in (*forms, "library") if forms else ():
-                cost = self._cost(self._candidate(found, form, epilogue, saved)) if costs or form != "library" else None
+                cost = (
+                    self._cost(self._candidate(found, form, prologues, epilogue, saved))
+                    if costs or form != "library"
+                    else None
+                )
                 if cost is not None:
                     costs[form] = cost
             self.known[key] = costs
@@ -386,11 +429,18 @@ class _Chooser:
         return cost
 
     def _candidate(
-        self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int
+        self,
+        found: Product,
+        form: ProductForm,
+        prologues: Sequence[Prologue],
+        epilogue: Sequence[Definition],
+        saved: int,
     ) -> ProductCandidate:
         static = all(isinstance(extent, int) for extent in found.extents)
         batch, rows, columns, depth = (hinted(extent, self.program.hints) or 1 for extent in found.extents)
-        build = functools.partial(self._alone, found, form, epilogue)
+        build = functools.partial(self._alone, found, form, prologues, epilogue)
+        spared = sum(p.spared_bytes for p in prologues)
+        spared += found.spared_bytes if isinstance(found, PackedProduct) else 0
         operands = all(map(_is_aligned, (found.left, found.right)))
         result = _is_aligned(found.result)
         return ProductCandidate(
@@ -405,11 +455,15 @@ class _Chooser:
             saved,
             operands,
             result,
-            padding_bytes(found) if form == "padded" else 0,
+            padding_bytes(found) if form == "padded" and isinstance(found, MatrixProduct) else 0,
             build,
+            found.groups,
+            found.ends.name if isinstance(found, GroupedProduct) else None,
+            sum(p.bytes for p in prologues),
+            spared,
         )
 
-    def _epilogue(self, found: MatrixProduct) -> tuple[list[Definition], int]:
+    def _epilogue(self, found: Product) -> tuple[list[Definition], int]:
         """Definitions that a kernel of the product would take along, and the memory traffic of a kernel of their own.
 
         Nothing is spared where the last of them goes on into further kernels: they would compute it themselves.
@@ -434,7 +488,7 @@ class _Chooser:
         moved = sum(decl.dtype.itemsize for decl in (found.result, taken[end].tensor))
         return list(taken.values()), moved * elements
 
-    def _behind(self, found: MatrixProduct) -> Sequence[Statement]:
+    def _behind(self, found: Product) -> Sequence[Statement]:
         """The statements after a product."""
         return self.program.statements[self.program.statements.index(found.template) + 1 :]
 
@@ -442,9 +496,13 @@ class _Chooser:
     def _is_outside(reader: Any, taken: Mapping[str, Definition]) -> bool:
         return not isinstance(reader, Definition) or reader.tensor.name not in taken
 
-    def _alone(self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition]) -> Schedule:
-        """A product with its epilogue as a schedule of its own."""
-        statements = (*self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
+    def _alone(
+        self, found: Product, form: ProductForm, prologues: Sequence[Prologue], epilogue: Sequence[Definition]
+    ) -> Schedule:
+        """A product with its prologues and its epilogue as a schedule of its own."""
+        made_by = [statement for prologue in prologues for statement in prologue.statements]
+        statements = (*made_by, *self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
+        statements = _without_views(statements, [defined(statements[-1])[0].name])
         made = {decl.name for statement in statements for decl in defined(statement)}
         read = dict.fromkeys(name for statement in statements for name in used(statement) if name not in made)
         (last,) = defined(statements[-1])
@@ -470,17 +528,3 @@ def _is_aligned(decl: TensorDecl) -> bool:
 
 def _reduces(definition: Definition) -> bool:
     return any(node.op in ("reduce", "scan") for node in walk(definition.expr))
-
-
-def _forms(found: MatrixProduct) -> tuple[ProductForm, ...]:
-    """What a product can be computed as beside the library's call."""
-    batch, rows, columns, depth = found.extents
-    if rows == 1 or columns == 1:
-        # Rows that lie side by side are summed no faster than the library does it.
-        matrix = found.right.stride[-2] if rows == 1 and found.has_columns else found.left.stride[-1]
-        return ("rows",) if matrix == 1 else ()
-    if found.result.dtype not in HALF:
-        return ()
-    static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
-    is_padded = static and len(found.left.shape) == 2 and padded_extents(found) != (rows, columns, depth)
-    return ("tiles", "padded") if is_padded else ("tiles",)

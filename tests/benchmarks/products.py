@@ -27,7 +27,20 @@ from turret.hooks import hookspecs, plugin_manager
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
-from turret.ir import LoopProgram, ProductCandidate, Ref, Schedule, StridedView, Template, TensorDecl
+from turret.ir import (
+    Definition,
+    LoopProgram,
+    ProductCandidate,
+    Ref,
+    Schedule,
+    Statement,
+    StridedView,
+    Template,
+    TensorDecl,
+    cast,
+    load,
+)
+from turret.ir.lowering import loop_variables
 from turret.plan.launch.device import TABLE, DeviceLibrary
 from turret.plan.launch.table import KernelLaunch, LaunchTable, Number, SlotPointer, expression, segment_words
 from turret.plugins.codegen.triton import Config, DeviceProperties, KernelCompiler, TritonKernel, emit, shared_pool
@@ -41,7 +54,8 @@ FAR_APART = 160 << 20
 
 @attrs.frozen
 class Case:
-    """``[rows, depth]`` times ``[depth, columns]``, the right one stored transposed (as a linear's weight) or not."""
+    """``[rows, depth]`` times ``[depth, columns]``, the right one stored transposed (as a linear's weight) or not, and
+    perhaps in int8 (``stored``; the library has it in ``dtype``)."""
 
     name: str
     rows: int
@@ -49,11 +63,12 @@ class Case:
     depth: int
     transposed: bool = True
     dtype: torch.dtype = torch.bfloat16
+    stored: torch.dtype = torch.bfloat16
 
     @property
     def bytes(self) -> int:
-        elements = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
-        return elements * self.dtype.itemsize
+        vectors = self.rows * (self.depth + self.columns) * self.dtype.itemsize
+        return vectors + self.depth * self.columns * self.stored.itemsize
 
     @property
     def flops(self) -> int:
@@ -61,11 +76,13 @@ class Case:
 
 
 DECODE = (("qkv", 3072, 2048), ("o", 2048, 2048), ("gate-up", 16384, 2048), ("down", 2048, 8192), ("head", 32000, 2048))
+BYTES = (("qkv", 6144, 4096), ("down", 4096, 14336))
 SIZES: dict[str, tuple[Case, ...]] = {
     "decode": tuple(Case(f"{name} {m}", m, n, k) for m in (1, 4, 16) for name, n, k in DECODE),
     "plain": tuple(Case(f"{name} {m} kn", m, n, k, False) for m in (1, 4) for name, n, k in DECODE[:4]),
     "few": tuple(Case(f"{name} {m}", m, n, k) for m in (1, 4) for name, n, k in (DECODE[0], DECODE[2], DECODE[3])),
     "square": tuple(Case(f"square {n}", n, n, n) for n in (1024, 2048, 4096, 8192)),
+    "int8": tuple(Case(f"{n} {m} int8", m, *size, stored=torch.int8) for m in (1, 8, 32) for n, *size in BYTES),
     "odd": (Case("odd 4096", 4096, 50265, 1024), Case("odd depth", 1000, 1000, 1001), Case("bert", 4096, 3072, 768)),
 }
 
@@ -88,14 +105,18 @@ def scheduled(case: Case, form: str, target: Target) -> Schedule:
     def declare(name: str, *shape: int) -> TensorDecl:
         return TensorDecl(name, shape, (shape[1], 1), case.dtype, device)
 
-    statements: list[Any] = []
+    statements: list[Statement] = []
     x, y = declare("x", case.rows, case.depth), declare("y", case.rows, case.columns)
     right = declare("w", case.depth, case.columns)
     stored = right
     if case.transposed:
-        stored = declare("w", case.columns, case.depth)
+        stored = whole = declare("w", case.columns, case.depth)
+        if case.stored != case.dtype:
+            stored, whole = attrs.evolve(stored, dtype=case.stored), attrs.evolve(whole, name="whole")
+            loops = loop_variables(whole.shape)
+            statements.append(Definition(whole, loops, cast(load("w", loops, case.stored), case.dtype)))
         right = TensorDecl("w_view", right.shape, (1, case.depth), case.dtype, device)
-        statements.append(StridedView(right, "w", 0))
+        statements.append(StridedView(right, whole.name, 0))
     call = Template(torch.ops.aten.mm.default, (Ref("x"), Ref(right.name)), {}, (y,), kind="matmul", origins=("mm",))
     program = LoopProgram("product", (x, stored), (*statements, call), (Ref("y"),))
     manager = pluggy.PluginManager("turret")
@@ -140,7 +161,7 @@ def extra(case: Case, kernel: TritonKernel, stages: int) -> Iterable[Config]:
         return
     if stages > 1:
         return  # each part of a row lies in one block
-    for x, r, w in itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096), (2, 4, 8)):
+    for x, r, w in itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096, 8192), (2, 4, 8)):
         if 1024 <= x * r <= 32768 and r <= case.depth:
             yield Config((("RBLOCK", r), ("XBLOCK", x)), w, 1)
 
@@ -209,8 +230,10 @@ def measured(case: Case, candidates: list[Group], compiled: dict[int, list[Any]]
         x = torch.randn(case.rows, case.depth, dtype=case.dtype, device="cuda")
         shape = (case.columns, case.depth) if case.transposed else (case.depth, case.columns)
         w = torch.randn(shape, dtype=case.dtype, device="cuda") * case.depth**-0.5
+        if case.stored != case.dtype:
+            w = torch.randint(-128, 128, shape, dtype=case.stored, device="cuda")
         sets.append({"x": x, "w": w, "y": torch.empty(case.rows, case.columns, dtype=case.dtype, device="cuda")})
-    pairs = [(s["x"], s["w"].t() if case.transposed else s["w"]) for s in sets]
+    pairs = [(s["x"], (s["w"].t() if case.transposed else s["w"]).to(case.dtype)) for s in sets]
     library = graph_microseconds(lambda: [x @ w for x, w in pairs], count)
     rows: list[tuple[float, str, float]] = []
     want = (pairs[0][0].float() @ pairs[0][1].float()) if case.flops < 5e11 else None

@@ -99,7 +99,7 @@ def recordings(report: Report, only: str) -> None:
     from tests.gpu.graph_checks import GRAPH_CHECKS, Place
     from turret.hooks.devices import device_for
 
-    place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0))
+    place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0), busy=os.cpu_count() or 1)
     for run in GRAPH_CHECKS:
         if only in run.__name__ and report.alive():
             print(f"  {run.__name__}", flush=True)

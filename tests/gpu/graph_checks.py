@@ -6,9 +6,13 @@ on to its end and raises all of it.  The recording fake runs the same checks.
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
@@ -42,12 +46,22 @@ class Place:
     device: torch.device
     scale: int = 1
     plugins: tuple[Any, ...] = ()
+    busy: int = 0
+    """Processes that compute beside the checks of threads."""
 
     def rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(*shape).to(dtype).to(self.device)
 
     def stream(self) -> int:
         return device_for(self.device.type).stream_getter(0)() if not self.plugins else 0
+
+    def stream_of_its_own(self) -> AbstractContextManager[Any]:
+        """A context in which a new stream is the current one, where the device has streams that torch knows."""
+        if self.device.type != "cuda":
+            return contextlib.nullcontext()
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(stream)
 
 
 @attrs.frozen
@@ -243,10 +257,10 @@ def batches_are_padded_to_sizes_that_are_recorded(place: Place) -> list[str]:
     return [f"{told.padded_calls} calls were padded, {told.recordings} recordings, {told.bytes_copied} bytes copied"]
 
 
-def one_recording_serves_calls_of_any_sizes(place: Place) -> list[str]:
+def few_recordings_serve_calls_of_any_sizes(place: Place) -> list[str]:
     """A graph of kernels is recorded once: each replay writes its grids, sizes and addresses.
 
-    Sizes that are no multiples of 16 have kernels of their own, and so recordings.
+    Sizes that are no multiples of 16 have kernels of their own, and a recording for all of them.
     """
 
     def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,14 +273,16 @@ def one_recording_serves_calls_of_any_sizes(place: Place) -> list[str]:
     compiled = turret.compile(program, plugins=place.plugins, dynamic=True, options=options)
     kept = []
     alike = ((64, 128), (64, 128), (112, 96), (32, 256), (16, 64), (512, 64), (48, 1008), (64, 128))
-    for n, m in (*alike, (33, 257), (5, 2), (3, 1000)):
+    odd = ((33, 257), (5, 2), (3, 1000), (64, 100), (7, 64), (64, 128), (31, 65), (128, 70), (9, 16), (33, 257))
+    for n, m in (*alike, *odd):
         x, y = place.rand(n, m), place.rand(m)
         kept.append((compiled(x, y), program(x, y)))
     for found, expected in kept:
         torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected], rtol=1e-4, atol=1e-4)
     told = max(turret.cudagraphs.report().functions, key=lambda f: f.any_size * f.replays)
-    assert told.any_size and told.recordings >= 1 and told.replays >= 7, str(told)
-    return [f"{told.replays} replays of several sizes by one recording of {told.nodes} nodes"]
+    assert told.any_size == told.recordings <= 4 and not told.sizes, str(told)
+    assert told.replays == len(alike) + len(odd) - 1, str(told)
+    return [f"{told.replays} replays of several sizes by {told.recordings} recordings of {told.nodes} nodes"]
 
 
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
@@ -433,28 +449,63 @@ def other_threads_work_while_one_records(place: Place) -> list[str]:
 
 
 def threads_replay_one_recording_over_memory_of_their_own(place: Place) -> list[str]:
-    """Replays of several threads follow one another, each over its own memory."""
-    n, wrong = 256, []
-    x, y = place.rand(n), place.rand(n)
-    call = LibraryCall("mul", lambda x, y: torch.mul(x, 2, out=y), lambda: [x, y])
+    """Replays of several threads follow one another, each over its own memory, on a stream of its own or a common one.
+
+    A kernel, a memset and a memcpy are written anew for each.  What the first replay of a recording finds out makes the
+    later ones others, so that there are many recordings; other processes keep the host busy.
+    """
+    n, wrong = 4096 // place.scale, []
     pool = place.graphs.pool(0)
-    first, found, _ = _understood(place, call, pool, [x, y])
-    replay = first.recording.bind([found.words[0], found.words[1]], [x.data_ptr(), y.data_ptr()])
+    call = LibraryCall("double", _double, lambda: [place.rand(n) for _ in range(3)])
+    call.run(*call.make())
 
-    def work(value: float) -> None:
-        for turn in range(50):
-            a, b = (torch.full((n,), v, device=place.device) for v in (value + turn, 0.0))
-            replay([a.data_ptr(), b.data_ptr()], place.stream())
-            if not bool((b == 2 * (value + turn)).all()):
-                wrong.append((value, turn))
+    def work(replay: Any, value: float, stream: AbstractContextManager[Any]) -> None:
+        with stream:
+            for turn in range(TURNS // place.scale):
+                x, y, z = (torch.full((n,), v, device=place.device) for v in (value + turn, -1.0, -2.0))
+                replay([x.data_ptr(), y.data_ptr(), z.data_ptr()], place.stream())
+                if not bool((z == 2 * (value + turn)).all()):
+                    wrong.append((value, turn))
 
-    threads = [threading.Thread(target=work, args=(1000.0 * k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    kinds: set[str] = set()
+    with _busy_processes(place.busy):
+        for _ in range(max(2, 24 // place.scale)):
+            inputs = call.make()
+            first, found, _ = _understood(place, call, pool, inputs)
+            kinds.update(node.kind for node in first.recording.nodes)
+            replay = first.recording.bind([found.words[k] for k in range(3)], [x.data_ptr() for x in inputs])
+            streams = [place.stream_of_its_own() if k % 2 else contextlib.nullcontext() for k in range(THREADS)]
+            threads = [
+                threading.Thread(target=work, args=(replay, 1000.0 * k, stream)) for k, stream in enumerate(streams)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
     assert not wrong, wrong[:5]
-    return ["200 replays of four threads"]
+    return [
+        f"{THREADS} threads, {TURNS // place.scale} replays each of every recording; nodes: {', '.join(sorted(kinds))}"
+    ]
+
+
+THREADS, TURNS = 8, 24
+
+
+def _double(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """``z = 2 * x`` by way of a cleared ``y``, and a copy."""
+    return z.copy_(y.zero_().add_(x, alpha=2))
+
+
+@contextlib.contextmanager
+def _busy_processes(count: int) -> Iterator[None]:
+    """Within it, so many processes compute."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def the_host_time_of_a_replay_is_shown(place: Place) -> list[str]:
@@ -486,7 +537,7 @@ GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     library_calls_are_replayed_over_other_memory,
     kernels_of_plans_are_replayed_over_other_memory,
     batches_are_padded_to_sizes_that_are_recorded,
-    one_recording_serves_calls_of_any_sizes,
+    few_recordings_serve_calls_of_any_sizes,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

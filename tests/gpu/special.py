@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import turret
 from tests.gpu.cases import Block, randn
 from tests.gpu.data_sizes import DATA_SIZES
+from tests.gpu.products import PRODUCTS
 
 RAISE = {"on_error": "raise"}
 
@@ -254,4 +255,5 @@ SPECIAL: tuple[Callable[[], None], ...] = (
     second_device,
     mixed_devices,
     *DATA_SIZES,
+    *PRODUCTS,
 )

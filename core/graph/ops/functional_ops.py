@@ -21,6 +21,11 @@ import torch
 _made: dict[str, tuple[Any, torch.library.Library]] = {}
 """By name the op that a pure op is of, and the library that defines the pure one."""
 _PREFIX = "turret::pure_"
+_KEPT_TAGS = frozenset((
+    "nondeterministic_seeded", "nondeterministic_bitwise", "cudagraph_unsafe", "data_dependent_output",
+    "dynamic_output_shape", "needs_exact_strides", "needs_contiguous_strides", "needs_fixed_stride_order",
+))  # fmt: skip
+"""What is said of an op that holds for the pure one as well."""
 _TOKEN = re.compile(r"r|n|w\d+")
 
 
@@ -39,7 +44,8 @@ def functional_op(op: Any, form: str) -> Any:
 def _define(op: Any, form: str, name: str) -> torch.library.Library:
     tokens = form_tokens(form)
     library = torch.library.Library("turret", "FRAGMENT")
-    library.define(name + _signature(op, len(set(tokens) - {"r", "n"})))
+    tags = tuple(tag for tag in op.tags if tag.name in _KEPT_TAGS)
+    library.define(name + _signature(op, len(set(tokens) - {"r", "n"})), tags=tags)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         arguments = bound_arguments(op, args, kwargs)

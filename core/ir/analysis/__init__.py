@@ -1,1 +1,1 @@
-"""What is asked of programs and expressions: which size symbols they mention, and which sums are contractions."""
+"""What is asked of programs and expressions: their size symbols, sums that are contractions, groups of rows."""

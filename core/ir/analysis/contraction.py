@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import attrs
 
-from turret.ir.expr import Expr, walk
-from turret.ir.index import Var
+from turret.ir.analysis.groups import RowGroups, picked_group
+from turret.ir.expr import Expr, expr_of, walk
+from turret.ir.index import Value, Var
 
 
 @attrs.frozen(eq=False)
@@ -17,7 +18,8 @@ class Contraction:
     """``node``: the sum over ``depth`` of ``left`` times ``right``.
 
     ``rows`` are loops that the left factor alone varies along, ``columns`` those of the right factor alone, ``batch``
-    those of both.
+    those of both.  ``groups``, if not None: one of the factors is picked, from several, by the group that a row of the
+    other one is in, and does not count as varying along that for it.
     """
 
     node: Expr
@@ -27,6 +29,7 @@ class Contraction:
     rows: frozenset[Var]
     columns: frozenset[Var]
     batch: frozenset[Var]
+    groups: RowGroups | None = None
 
     @property
     def is_matrix(self) -> bool:
@@ -43,12 +46,35 @@ def contraction(node: Expr) -> Contraction | None:
     if product.op != "mul":
         return None
     left, right = product.args
-    if depth not in left.variables or depth not in right.variables:
+    (own_left, groups), (own_right, others) = _variables(left), _variables(right)
+    if depth not in own_left or depth not in own_right:
         return None
-    shared = left.variables & right.variables
+    if groups is not None or others is not None:
+        found, rows = (groups, own_right) if groups is not None else (others, own_left)
+        if (groups is not None and others is not None) or found is None or not found.row.variables <= rows:
+            return None
+        groups = found
+    shared = own_left & own_right
     return Contraction(
-        node, left, right, depth, left.variables - shared, right.variables - shared, shared - frozenset((depth,))
+        node, left, right, depth, own_left - shared, own_right - shared, shared - frozenset((depth,)), groups
     )
+
+
+def _variables(factor: Expr) -> tuple[frozenset[Var], RowGroups | None]:
+    """The loops that a factor varies along, but for the group that picks it, and that group, if there is one."""
+    read = factor.args[0] if factor.op == "cast" else factor
+    if read.op != "load":
+        return factor.variables, None
+    found: RowGroups | None = None
+    variables: frozenset[Var] = frozenset()
+    for coord in read.coords:
+        for atom, _ in coord.terms:
+            groups = picked_group(expr_of(atom)) if isinstance(atom, Value) else None
+            if groups is None or found is not None:
+                variables |= atom.variables
+            else:
+                found = groups
+    return variables, found
 
 
 def contractions(*roots: Expr) -> list[Contraction]:
@@ -59,3 +85,8 @@ def contractions(*roots: Expr) -> list[Contraction]:
 def has_matrix_product(expr: Expr) -> bool:
     """Whether an expression contains a contraction of two matrices."""
     return any(found.is_matrix for found in contractions(expr))
+
+
+def group_ends(expr: Expr) -> set[str]:
+    """The tensors of ends of groups that contractions in an expression have."""
+    return {found.groups.ends for found in contractions(expr) if found.groups is not None}

@@ -342,6 +342,13 @@ class CEmitter(TextEmitter):
         value = self.value(expr.args[0], scope, mask)
         return f"{value} < 0 ? {value} + {self.size(expr.payload)} : {value}"
 
+    def write_group_of(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        first, row = expr.args
+        found, place = self.fresh("group"), self.value(row, scope, mask)
+        scope.line(f"{self.ctype(torch.int64).value} {found} = 0;")
+        scope.line(f"while ({found} < {expr.payload} && {self.element(first.tensor, found)} <= {place}) ++{found};")
+        return found
+
     def write_cast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
         return cast_text(self.value(source, scope, mask), self.ctype(source.dtype), self.ctype(expr.dtype))

@@ -345,7 +345,7 @@ struct Word {
 struct Binding {
   std::vector<std::vector<Word>> words;  // by address
   std::vector<Address> current;
-  bool known = true;  // whether the nodes hold `current`: not after a driver's error
+  std::uint64_t version = 0;  // of the graph's arguments that hold `current`
 };
 
 class Graph {
@@ -382,6 +382,7 @@ class Graph {
       if (!check(words[n].node, words[n].offset)) return false;
     }
     for (std::int64_t n = 0; n < count; ++n) write(words[n], addresses[n]);
+    ++version_;
     const Current current(context);
     return set_dirty();
   }
@@ -397,6 +398,8 @@ class Graph {
 
   // From here to `end_rewriting`, launches are written over the nodes, the first over the first.
   void begin_rewriting() {
+    std::lock_guard<std::mutex> guard(lock_);
+    ++version_;
     next_ = 0;
     refusal.clear();
   }
@@ -433,6 +436,7 @@ class Graph {
   std::mutex lock_;
   std::vector<std::size_t> dirty_;
   std::size_t next_ = 0;
+  std::uint64_t version_ = 0;  // of all arguments: another one whenever somebody wrote some of them
 
   bool refuse(const std::string& why) {
     refusal = why;
@@ -447,13 +451,17 @@ class Graph {
   }
 
   bool follow(Binding& binding, const Address* addresses) {
+    const bool known = binding.version == version_;
     for (std::size_t n = 0; n < binding.current.size(); ++n) {
-      if (binding.known && binding.current[n] == addresses[n]) continue;
+      if (known && binding.current[n] == addresses[n]) continue;
       binding.current[n] = addresses[n];
       for (const Word& word : binding.words[n]) write(word, addresses[n]);
     }
-    binding.known = set_dirty();
-    return binding.known;
+    if (!dirty_.empty()) ++version_;
+    binding.version = version_;
+    if (set_dirty()) return true;
+    ++version_;  // what the nodes hold is not known
+    return false;
   }
 
   bool set_dirty() {

@@ -276,6 +276,10 @@ class Evaluation:
         value = self.value(expr.args[0], loops, guard)
         return torch.where(value < 0, value + self.machine.extent(expr.payload), value)
 
+    def _group_of(self, expr: Expr, loops: tuple[Var, ...], guard: Guard) -> Tensor:
+        ends = self.machine.tensors[expr.args[0].tensor].long()
+        return torch.searchsorted(ends, self.value(expr.args[1], loops, guard), right=True)
+
     def _cast(self, expr: Expr, loops: tuple[Var, ...], guard: Guard) -> Tensor:
         return self.value(expr.args[0], loops, guard).to(expr.dtype)
 
@@ -328,6 +332,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "size": Evaluation._size,
     "check_index": Evaluation._check_index,
     "wrap_index": Evaluation._wrap_index,
+    "group_of": Evaluation._group_of,
     "cast": Evaluation._cast,
     "bitcast": Evaluation._bitcast,
     "masked": Evaluation._masked,

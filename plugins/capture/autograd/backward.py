@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource
+from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.record.freed import nodes_below
@@ -225,6 +226,7 @@ class _Backward:
 
 def _call(t: Tracer, roots: Iterable[Tensor], keeps: bool, named: dict[str, Value]) -> Value:
     """Record ``torch.autograd.grad``; what autograd itself refuses is eager's to raise."""
+    refuse_hooks_set_later(t)
     below = [] if keeps else nodes_below(v.fake for v in roots)
     try:
         found = t.recorder.call(torch.autograd.grad, [], named)

@@ -1,4 +1,4 @@
-"""``Tensor.register_hook`` of tensors that the graph made: the hook becomes a graph, its registration a call."""
+"""``Tensor.register_hook``: a graph and a call in it for what the graph made, else a call after the graph."""
 
 from __future__ import annotations
 
@@ -40,10 +40,15 @@ class Handle(Value):
 def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     """``tensor.register_hook(hook)``."""
     fake = tensor.fake
-    if tensor.source is not None:
-        raise Unsupported("Tensor.register_hook of a tensor that existed before")
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
+    if tensor.source is not None:
+        # Compiled code changes nothing in the history of a leaf: a hook may as well be registered after it.
+        if not fake.is_leaf or type(tensor) is not Tensor or t.recorder.open_regions:
+            raise Unsupported("Tensor.register_hook of a tensor that existed before and is no leaf, or wraps others")
+        t.effects.later.append((torch.Tensor.register_hook, [tensor, hook], {}))
+        t.blocks.refuse("a gradient hook of what existed before")
+        return Handle()
     before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
     set_grad_enabled(False)
@@ -59,3 +64,9 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         set_grad_enabled(grad_mode)
     t.recorder.call_region(GradientHook(graph), [node, *region.lifted])
     return Handle()
+
+
+def refuse_hooks_set_later(t: Tracer) -> None:
+    """Of a backward inside the graph, which would call hooks that are registered after it."""
+    if any(function is torch.Tensor.register_hook for function, _, _ in t.effects.later):
+        raise Unsupported("a backward in which a hook is called that the program registered on what existed before")

@@ -53,17 +53,7 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     assert isinstance(data, Tensor)
     current = data
     if old.requires_grad:
-        if old.shape != new.shape:
-            raise Unsupported("setting the data of a tensor with gradients to one of another shape")
-        # A copy with the new values whose gradient goes to the old tensor.
-        with_history = torch.is_grad_enabled()
-        current = t.recorder.call_method("clone", [tensor], {})  # type: ignore[assignment]
-        detached = t.recorder.call_method("detach", [current], {})
-        t.recorder.call_method("copy_", [detached, data], {})
-        if not with_history:
-            t.recorder.call_method("requires_grad_", [current], {})
-        version = t.recorder.versions.of
-        t.recorder.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
+        current = _copied(t, tensor, data) if old.shape == new.shape else _leaf(t, tensor, data)
     for item in t.recorder.inputs:
         if item.node is tensor.node:
             item.static = item.steady = False  # it lies elsewhere on the next call
@@ -72,8 +62,40 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     t.recorder.by_fake[id(current.fake)] = tensor
 
 
+def _copied(t: Tracer, tensor: Tensor, data: Tensor) -> Tensor:
+    """A copy of a tensor with the new values whose gradient goes to the old one."""
+    with_history = torch.is_grad_enabled()
+    current = t.recorder.call_method("clone", [tensor], {})
+    assert isinstance(current, Tensor)
+    detached = t.recorder.call_method("detach", [current], {})
+    t.recorder.call_method("copy_", [detached, data], {})
+    if not with_history:
+        t.recorder.call_method("requires_grad_", [current], {})
+    version = t.recorder.versions.of
+    t.recorder.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
+    return current
+
+
+def _leaf(t: Tracer, tensor: Tensor, data: Tensor) -> Tensor:
+    """A leaf of another shape than the old one, which no gradient of the graph can go to."""
+    if not tensor.fake.is_leaf:
+        raise Unsupported("setting the data of a tensor with a history to one of another shape")
+    current = t.recorder.call_method("detach", [data], {})
+    assert isinstance(current, Tensor)
+    t.recorder.call_method("requires_grad_", [current], {})
+    t.recorder.resized_data.append(current.node)
+    return current
+
+
 def check_copies(t: Tracer) -> None:
-    """New data of tensors with gradients live twice in the graph: neither copy may be written to."""
+    """New data of tensors with gradients live twice in the graph: neither copy may be written to.
+
+    Where they have another shape, nothing that autograd follows may be made of them.
+    """
+    for node in t.recorder.resized_data:
+        made = [user.meta.get("example_value") for user in node.users if user.target != "requires_grad_"]
+        if any(getattr(v, "requires_grad", True) for v in made):
+            raise Unsupported("a gradient of a tensor whose data were set to data of another shape")
     for copy, copied_at, data, taken_at in t.recorder.data_copies:
         if t.recorder.versions.of(copy) != copied_at or t.recorder.versions.of(data) != taken_at:
             raise Unsupported("a change in place of the new data of a tensor")

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -53,7 +53,9 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque) and value.source is None:
         raise Unsupported(f"the type of {value.describe()}")
-    for cls in classes if isinstance(classes, tuple) else (classes,):
+    for cls in _each_class(classes):
+        if not isinstance(cls, type) and not _has(type(cls), "__instancecheck__"):
+            raise t.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
         _assume_ordinary(t, cls)
         if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
             if value.type() is cls or t.truth(t.call(answers, [value], {}).realize()):
@@ -82,6 +84,20 @@ def _is_tensor_of(t: Tracer, value: Tensor, cls: Any) -> bool:
         return issubclass(value.type(), cls)
     known = value.fake if value.real is None else value.real
     return type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(known, cls)
+
+
+def _each_class(classes: Any) -> Iterator[Any]:
+    """One by one, tuples of tuples too."""
+    if isinstance(classes, tuple):
+        for part in classes:
+            yield from _each_class(part)
+    else:
+        yield classes
+
+
+def _has(cls: type, name: str) -> bool:
+    """Whether instances of a class have an attribute by their class, whatever its metaclass has."""
+    return any(name in vars(base) for base in cls.__mro__)
 
 
 def _own_check(t: Tracer, cls: Any, name: str) -> Value | None:
@@ -154,10 +170,17 @@ def super_(t: Tracer, *args: Value) -> Value:
     return Super(cell.content.constant(), first.realize())
 
 
+def _attribute_name(t: Tracer, name: Value) -> str:
+    text = t.constant_of(name)
+    if not isinstance(text, str):
+        raise t.raised(TypeError, f"attribute name must be string, not {type(text).__name__!r}")
+    return text
+
+
 @registry.function(getattr)
 def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
     try:
-        return value.realize().get_attr(t, t.constant_of(name))
+        return value.realize().get_attr(t, _attribute_name(t, name))
     except Raised as raised:
         if default and issubclass(raised.value.type(), AttributeError):
             return default[0]
@@ -166,7 +189,7 @@ def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
 
 @registry.function(hasattr)
 def hasattr_(t: Tracer, value: Value, name: Value) -> Value:
-    value, text = value.realize(), t.constant_of(name)
+    value, text = value.realize(), _attribute_name(t, name)
     if isinstance(value, Tensor) and hasattr(torch.Tensor, text):
         return Constant(True)
     try:
@@ -180,13 +203,13 @@ def hasattr_(t: Tracer, value: Value, name: Value) -> Value:
 
 @registry.function(setattr)
 def setattr_(t: Tracer, value: Value, name: Value, content: Value) -> Value:
-    value.realize().set_attr(t, t.constant_of(name), content)
+    value.realize().set_attr(t, _attribute_name(t, name), content)
     return Constant(None)
 
 
 @registry.function(delattr)
 def delattr_(t: Tracer, value: Value, name: Value) -> Value:
-    value.realize().del_attr(t, t.constant_of(name))
+    value.realize().del_attr(t, _attribute_name(t, name))
     return Constant(None)
 
 
@@ -269,6 +292,8 @@ def len_(t: Tracer, value: Value) -> Value:
 @registry.function(iter)
 def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
     if end is not None:
+        if not callable_(t, value).constant():
+            raise t.raised(TypeError, "iter(v, w): v must be callable")
         return t.call(t.wrap_known(polyfills.iterate_until), [value, end], {})
     return t.iterate(value)
 
@@ -313,7 +338,10 @@ def slice_(t: Tracer, *args: Value) -> Value:
 
 @registry.kind(enumerate)
 def enumerate_(t: Tracer, items: Value, start: Value | None = None) -> Value:
-    return Enumerate(t.iterate(items), start.realize() if start is not None else Constant(0))
+    first = Constant(0) if start is None else start.realize()
+    if not isinstance(first, Symbolic):
+        first = Constant(t.int_of(first))
+    return Enumerate(t.iterate(items), first)
 
 
 @registry.kind(zip)
@@ -340,11 +368,14 @@ def reversed_(t: Tracer, value: Value) -> Value:
             return found
         count = t.int_of(value.length(t))
         return ItemsIterator([value.get_item(t, Constant(n)) for n in reversed(range(count))])
+    kind = value.type()
+    if not (_has(kind, "__reversed__") or _has(kind, "__getitem__")):
+        raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
     return ItemsIterator(value.unpack(t)[::-1])
 
 
 @registry.function(sorted)
-def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
+def sorted_(t: Tracer, items: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
     items = items.realize()
     if isinstance(items, Set) and key is None:
         return List(t.sorted(list(items.items.values()), key, reverse))
@@ -521,6 +552,9 @@ def pow_(t: Tracer, base: Value, exponent: Value, *modulus: Value) -> Value:
 
 @registry.function(divmod)
 def divmod_(t: Tracer, left: Value, right: Value) -> Value:
+    left, right = left.realize(), right.realize()
+    if left.is_constant() and right.is_constant():
+        return t.fold(divmod, [left, right], {})
     return Tuple([t.binary(operator.floordiv, left, right), t.binary(operator.mod, left, right)])
 
 

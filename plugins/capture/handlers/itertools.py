@@ -38,7 +38,7 @@ def cycle(t: Tracer, items: Value, /) -> Value:
 
 @registry.kind(itertools.islice)
 def islice(t: Tracer, items: Value, first: Value, *rest: Value) -> Value:
-    given = [t.int_of(v) for v in (first, *rest)]
+    given = [t.bound_of(v) for v in (first, *rest)]
     try:
         itertools.islice((), *given)
     except (TypeError, ValueError) as error:

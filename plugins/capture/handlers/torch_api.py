@@ -212,7 +212,7 @@ def _sliced(container: Any, original: Any) -> Handler:
             return values[number]
         for value in state.m_values(t).unpack(t):
             value.realize()
-        bounds = slice(*(t.int_of(v) for v in index.parts))
+        bounds = slice(*(t.bound_of(v) for v in index.parts))
         part = t.provenance.make(lookups.slice_of, modules.constant(), bounds)
         made = t.wrap(part, WeakSource(type(part).__qualname__, part))
         made.made_here = True  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ from turret.torch_compat.function_overrides import (
     push_onto_function_modes,
     set_function_override_state,
 )
-from turret.torch_compat.modes import function_mode_count
+from turret.torch_compat.modes import DeviceContext, function_mode_count
 from turret.torch_compat.operators.native_functions import TensorBase, torch_c
 from turret.torch_compat.operators.ops import HigherOrderOperator
 
@@ -167,6 +167,10 @@ class Overrides:
         self.modes: list[Value] = []
         self.outer_modes = self.untouched = 0
         """How many modes were in use at the start, and how many of them the program has not left."""
+        self.default_device: Value | None = None
+        """The default device that the program has set, if it has; the mode that it is stands first in ``modes``."""
+        self.covered: list[Value | None] = []
+        """For each block with a device the default device that is not in use in it, where modes came after that one."""
         self.assumed = False
         self.skips = False
         """Whether the next call that would ask somebody asks nobody."""
@@ -384,9 +388,39 @@ class Overrides:
         """It ends."""
         if not self.modes:
             raise Unsupported("leaving a mode that was entered elsewhere")
+        first = self._first()
+        if len(self.modes) == first:
+            raise Unsupported("leaving the mode that a default device is")
         mode = self.modes.pop()
-        self.untouched = min(self.untouched, len(self.modes))
+        self.untouched = min(self.untouched, len(self.modes) - first)
         return mode
+
+    def enter_device(self, device: torch.device) -> None:
+        """``with torch.device(...)`` begins: the device stands in the place of a default one outside of modes."""
+        covers = bool(self.modes) and self.modes[0].realize().type() is DeviceContext
+        self.covered.append(self.modes[0] if covers else None)
+        if covers:
+            self.modes[0] = self.t.wrap_known(DeviceContext(device))
+
+    def leave_device(self) -> None:
+        """It ends."""
+        covered = self.covered.pop()
+        if covered is not None:
+            self.modes[0] = covered
+
+    def set_default_device(self, device: Value) -> None:
+        """``torch.set_default_device`` among modes: the one that it is goes outside of all others."""
+        if self.modes[0].realize().type() is DeviceContext:
+            if self.default_device is None:
+                self.outer_modes, self.untouched = self.outer_modes - 1, self.untouched - 1
+            del self.modes[0]
+        self.default_device = device
+        if not self.t.is_none(device):
+            self.modes.insert(0, self.t.wrap_known(DeviceContext(device.constant())))
+
+    def _first(self) -> int:
+        """How many modes are the default device that the program has set: one or none."""
+        return int(self.default_device is not None and not self.t.is_none(self.default_device))
 
     def finish(self, r: Rebuilder) -> None:
         """Leave the stack of modes as the frame left it; and refuse what only an object of a class shows."""
@@ -396,8 +430,10 @@ class Overrides:
             raise Unsupported("sizes that change, under a mode for torch's functions", step=NOWHERE)
         for _ in range(self.outer_modes - self.untouched):
             r.effect(f"{r.constant(pop_off_function_modes)}()")
-        for mode in self.modes[self.untouched :]:
+        for mode in self.modes[self._first() + self.untouched :]:
             r.effect(f"{r.constant(push_onto_function_modes)}({r.load(mode)})")
+        if self.default_device is not None:
+            r.effect(f"{r.constant(torch.set_default_device)}({r.load(self.default_device)})")
         for value in self.inputs:
             value.check()
 

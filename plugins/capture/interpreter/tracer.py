@@ -31,7 +31,7 @@ from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values import sets
-from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Tracer, Value
+from turret.plugins.capture.values.base import NO_INTEGER, Constant, Lazy, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -205,17 +205,29 @@ class FrameTracer(Caller):
         except NotConstant:
             raise Unsupported(f"{value.describe()} where a constant is needed") from None
 
-    def int_of(self, value: Value) -> Any:
-        """An int (or None, for slices)."""
+    def int_of(self, value: Value, otherwise: str = NO_INTEGER) -> int:
+        """The int that a value is, or gives as its index.
+
+        Args:
+            value: a number, or what has ``__index__``.
+            otherwise: the text of the program's ``TypeError`` for anything else, with a place for its type's name.
+        """
         value = value.realize()
-        if isinstance(value, Constant):
-            return value.value
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
-            return self.int_of(value.need_special(self, "__index__"))
+            return self.int_of(value.need_special(self, "__index__"), otherwise)
+        number: Value | None = None
         if isinstance(value, Tensor) and not value.fake.dtype.is_floating_point:
             number = value.read(self, "item")
-            return self.constant_of(value if number is None else number)
-        return self.constant_of(value)
+        found = self.constant_of(value if number is None else number)
+        try:
+            return operator.index(found)
+        except TypeError:
+            raise self.raised(TypeError, otherwise.format(type(found).__name__)) from None
+
+    def bound_of(self, value: Value) -> int | None:
+        """A part of a slice: an int, or None."""
+        otherwise = "slice indices must be integers or None or have an __index__ method"
+        return None if self.is_none(value) else self.int_of(value, otherwise)
 
     def is_none(self, value: Value) -> bool:
         """Whether a value is None; looks at no more than needed."""
@@ -321,9 +333,12 @@ class FrameTracer(Caller):
         """A comparison."""
         left, right = left.realize(), right.realize()
         result = left.compare(self, symbol, right)
+        ordered = symbol not in ("==", "!=")
+        if result is None and ordered and left.is_constant() and right.is_constant():
+            return self.fold(self.COMPARISONS[symbol], [left, right], {})  # its words name this order
         if result is None:
             result = right.compare(self, _MIRRORED[symbol], left)
-        if result is None and symbol in ("==", "!="):
+        if result is None and not ordered:
             if isinstance(left, Opaque) or isinstance(right, Opaque):
                 raise Unsupported(f"comparing {left.describe()} with {right.describe()}")
             result = Constant(self.is_same(left, right) == (symbol == "=="))
@@ -453,10 +468,12 @@ class FrameTracer(Caller):
 
         def enter(t: Tracer) -> Value:
             t.recorder.devices.append(device)
+            t.overrides.enter_device(device)
             return Constant(device)
 
         def leave(t: Tracer, *exception: Value) -> Value:
             t.recorder.devices.pop()
+            t.overrides.leave_device()
             return Constant(None)
 
         return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)

@@ -10,6 +10,7 @@ import re
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,6 +34,7 @@ from turret.frames.sources import (
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.disabled import DISABLED, ORIGINAL, disabled_original
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
@@ -50,6 +52,7 @@ from turret.plugins.capture.values.functions import (
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.outside_iterators import NUMBER_AND_TEXT_ITERATORS, outside_iterator, proxy
 from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
@@ -187,8 +190,15 @@ _OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
     """A function: by identity; or, for one that may be made anew for each call (a lambda passed in), by its code."""
-    if isinstance(source, BoundSource) or not t.policy.fresh_function(source, object) or not _is_plain_function(object):
+    original = disabled_original(object)
+    fresh = not isinstance(source, BoundSource) and t.policy.fresh_function(source, original or object)
+    if not fresh or (original is None and not _is_plain_function(object)):
         return known(Function)(t, object, source)
+    if original is not None:
+        marks = AttrSource(source, "__dict__")
+        t.guards.take("ID", ItemSource(marks, DISABLED), True)
+        if original is not object:
+            t.guards.take("ID", AttrSource(ItemSource(marks, ORIGINAL), "__code__"), original.__code__)
     return LocalFunction(t, object, source)
 
 
@@ -495,6 +505,8 @@ _WRAPPERS: dict[type, Handler] = {
     frozenset: _set,
     slice: _slice,
     range: _range,
+    **dict.fromkeys(NUMBER_AND_TEXT_ITERATORS, outside_iterator),
+    weakref.ProxyType: proxy,
     torch.Tensor: _tensor,
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,

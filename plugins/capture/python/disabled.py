@@ -20,6 +20,22 @@ def kept_from_torchs_compiler(function: Any) -> Any:
     return original if message.startswith(_REASONS_OF_TORCH) else None
 
 
+def disabled_original(function: types.FunctionType) -> types.FunctionType | None:
+    """The function that the program disabled, of one that has no other marks; None for others."""
+    if function.__dict__.get(DISABLED) is not True or not function.__dict__.keys() <= _MARKS:
+        return None
+    original = function.__dict__.get(ORIGINAL, function)
+    return original if type(original) is types.FunctionType and kept_from_torchs_compiler(function) is None else None
+
+
+DISABLED, ORIGINAL = "_torchdynamo_disable", "_torchdynamo_orig_callable"
+"""Attributes of disabled functions: that they are, and what the function in the wrapper is."""
+_MARKS = frozenset(
+    {
+        DISABLED, ORIGINAL, "__wrapped__", "_torchdynamo_disable_msg", "_torchdynamo_wrapper_id",
+        "_torchdynamo_disable_recursive",
+    }
+)  # fmt: skip
 _REASONS_OF_TORCH = ("optimizer <class ", "don't trace into fused optimizer")
 
 

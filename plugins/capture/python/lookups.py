@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -92,6 +93,23 @@ def elements(values: Any) -> tuple[Any, ...]:
     """The elements of a set or frozenset in order, whatever a class makes of them."""
     base = frozenset if isinstance(values, frozenset) else set
     return tuple(base.__iter__(values))
+
+
+def items_left(iterator: Any) -> range | str | bytes:
+    """What an iterator over a range, text or bytes still gives."""
+    _, (whole, *_), *position = iterator.__reduce__()
+    return whole[position[0] or 0 :] if position else whole
+
+
+def advance(iterator: Iterator[Any], steps: int) -> None:
+    """Take items off an iterator, as many as there are."""
+    for _ in itertools.islice(iterator, steps):
+        pass
+
+
+def referent(proxy: Any) -> Any:
+    """The object that a weak proxy stands for; its methods are bound to the object itself."""
+    return proxy.__init__.__self__
 
 
 def dict_of_view(view: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from turret.torch_compat.programs.functions import safe_softmax
+from turret.torch_compat.programs.functions import assert_async, safe_softmax
 
 
 def iterate_by_index(value: Any) -> Iterator[Any]:
@@ -43,6 +44,12 @@ def all_(items: Iterable[Any]) -> bool:
 
 
 def sum_(items: Iterable[Any], start: Any = 0) -> Any:
+    if isinstance(start, str):
+        raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
+    if isinstance(start, bytes):
+        raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
+    if isinstance(start, bytearray):
+        raise TypeError("sum() can't sum bytearray [use b''.join(seq) instead]")
     for item in items:
         start = start + item
     return start
@@ -243,3 +250,70 @@ def _over_places(function: Callable[..., Any], scores: tuple, buffers: tuple) ->
         dims = (*scores, *(0 if n == number else None for n in range(4)), *(None for _ in buffers))
         function = torch.vmap(function, in_dims=dims)
     return function
+
+
+def inverse_stft(
+    spectrum: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: torch.Tensor | None,
+    center: bool,
+    normalized: bool,
+    onesided: bool | None,
+    length: int | None,
+    return_complex: bool,
+) -> torch.Tensor:
+    """``torch.istft``: ``spectrum`` of shape (channels, frequencies, frames), or without channels; lengths in samples.
+
+    ``RuntimeError`` where windows leave samples that nothing is known of; what else eager refuses, ``ValueError``, so
+    that the call is left to it.
+    """
+    hop, width = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
+    sided = onesided is not False
+    if not _is_stft(spectrum, n_fft, sided and not return_complex) or (return_complex and sided):
+        raise ValueError("arguments of torch.istft")
+    window = _padded_window(spectrum, window, hop, width, n_fft)
+    frames = (spectrum if spectrum.dim() == 3 else spectrum.unsqueeze(0)).transpose(1, 2)
+    norm = "ortho" if normalized else None
+    if return_complex:
+        parts = torch.fft.ifft(frames, dim=-1, norm=norm)
+    else:
+        parts = torch.fft.irfft(frames[..., : n_fft // 2 + 1], n=n_fft, dim=-1, norm=norm)
+    margin = n_fft // 2 if center else 0
+    whole = n_fft + hop * (frames.shape[1] - 1)
+    end = whole - margin if length is None else margin + length
+    sums = torch.ops.aten.unfold_backward(parts * window, (parts.shape[0], whole), 1, n_fft, hop)[:, margin:end]
+    weights = window.square().expand(1, frames.shape[1], n_fft)
+    weights = torch.ops.aten.unfold_backward(weights, (1, whole), 1, n_fft, hop)[:, margin:end]
+    assert_async(weights.abs().amin() >= 1e-11, "window overlap add min: 1")
+    signal = sums / weights
+    if end > whole:
+        warnings.warn(
+            "The length of signal is shorter than the length parameter. Result is being padded with zeros in the tail. "
+            "Please check your center and hop_length settings.",
+            stacklevel=2,
+        )
+        signal = torch.nn.functional.pad(signal, (0, end - whole))
+    return signal if spectrum.dim() == 3 else signal.squeeze(0)
+
+
+def _padded_window(
+    spectrum: torch.Tensor, window: torch.Tensor | None, hop: int, width: int, n_fft: int
+) -> torch.Tensor:
+    """The window of ``torch.istft``, of the length of a frame; ones where there is none."""
+    if not 0 < hop <= width <= n_fft:
+        raise ValueError("arguments of torch.istft")
+    if window is None:
+        dtype = torch.float64 if spectrum.dtype == torch.complex128 else torch.float32
+        window = torch.ones(width, dtype=dtype, device=spectrum.device)
+    if window.shape != (width,) or window.device != spectrum.device or window.is_complex():
+        raise ValueError("arguments of torch.istft")
+    left = (n_fft - width) // 2
+    return torch.nn.functional.pad(window, (left, n_fft - width - left))
+
+
+def _is_stft(spectrum: torch.Tensor, n_fft: int, half: bool) -> bool:
+    """Whether a tensor is a spectrogram of frames of that length; ``half``: of real signals, without what repeats."""
+    fits = spectrum.is_complex() and spectrum.dim() in (2, 3) and spectrum.numel() > 0
+    return fits and spectrum.shape[-2] == (n_fft // 2 + 1 if half else n_fft)

@@ -189,6 +189,7 @@ class GraphRecorder:
         self.floats: dict[fx.Node, Any] = {}
         """Floats that change, by the nodes of the graph that are their numbers."""
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
+        self.resized_data: list[fx.Node] = []
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""

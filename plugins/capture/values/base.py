@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import inspect
 import operator
@@ -32,6 +33,16 @@ BINARY_NAMES: dict[Any, str] = {
     operator.lshift: "lshift", operator.rshift: "rshift", operator.and_: "and", operator.or_: "or", operator.xor: "xor",
 }  # fmt: skip
 """Binary operators and the name between the underscores of their special methods."""
+
+
+NO_INTEGER = "'{}' object cannot be interpreted as an integer"
+"""What the interpreter says of an object of a type that has no ``__index__``."""
+
+
+def spelled(kind: type) -> str:
+    """The name of a class in the interpreter's messages: those of ``collections`` that are made in C bear its name."""
+    made_in_c = kind in (collections.deque, collections.defaultdict, collections.OrderedDict)
+    return f"{kind.__module__}.{kind.__name__}" if made_in_c else kind.__name__
 
 
 class Value:
@@ -67,9 +78,13 @@ class Value:
     def key(self, t: Tracer) -> Any:
         """A Python object that hashes and compares as this one does, for dict keys and sets."""
         try:
-            return self.constant()
+            found = self.constant()
+            hash(found)
         except NotConstant:
             raise Unsupported(f"{self.describe()} as a dict key or set member") from None
+        except TypeError as error:
+            raise t.raised_from(error) from None
+        return found
 
     def describe(self) -> str:
         """A few words for messages."""
@@ -84,11 +99,11 @@ class Value:
         """``self.name``; the default serves builtin types: their methods and special attributes."""
         if name == "__class__":
             return t.wrap_known(self.type())
-        if getattr(self, "m_" + name, None) is not None:
-            return MethodOfValue(self, name)
         kind = self.type()
         if not any(name in base.__dict__ for base in kind.__mro__):  # hasattr would find what the metaclass has
-            raise t.raised(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
+            raise t.raised(AttributeError, f"{spelled(kind)!r} object has no attribute {name!r}")
+        if getattr(self, "m_" + name, None) is not None:
+            return MethodOfValue(self, name)
         found = getattr(kind, name)
         if callable(found) and self.is_constant():
             return t.wrap_known(getattr(self.constant(), name))
@@ -245,7 +260,8 @@ class Tracer(Protocol):
         self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
     ) -> Value: ...
     def constant_of(self, value: Value) -> Any: ...
-    def int_of(self, value: Value) -> Any: ...
+    def int_of(self, value: Value, otherwise: str = NO_INTEGER) -> int: ...
+    def bound_of(self, value: Value) -> int | None: ...
     def is_none(self, value: Value) -> bool: ...
     def concrete_range(self, value: Any) -> range: ...
 
@@ -306,6 +322,7 @@ class Recorder(Protocol):
     integers: dict[Any, None]
     floats: dict[fx.Node, Any]
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
+    resized_data: list[fx.Node]
     freed: Any
     leaf_steps: dict[fx.Node, int]
     devices: list[torch.device]
@@ -404,6 +421,8 @@ class Constant(Value):
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.value) is str and name == "join" and len(args) == 1:
             return Constant(self.value.join(t.constant_of(v) for v in args[0].realize().unpack(t)))
+        if name == "__iter__" and type(self.value) in (str, bytes) and not args and not kwargs:
+            return self.iterate(t)
         return t.call(self.get_attr(t, name), args, kwargs)
 
     def get_item(self, t: Tracer, key: Value) -> Value:

@@ -15,6 +15,7 @@ from turret.frames.class_members import ABSENT, find_in_mro
 from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
+from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler, Known, Method, Partial
 
@@ -194,6 +195,8 @@ def _call_container_method(
     special = _CONTAINER_SPECIALS.get(name)
     if special is None:
         return payload.call_method(t, name, args, kwargs)
+    if not takes(special, len(args) + 2, kwargs):
+        raise Unsupported(f"arguments of {value.describe()}.{name}")
     result = special(t, payload, *args)
     return Constant(None) if result is None else result
 

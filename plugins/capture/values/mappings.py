@@ -11,7 +11,7 @@ from typing import Any
 
 from turret.frames.sources import ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value, spelled
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
 
@@ -41,7 +41,7 @@ class Dict(Value):
         return self.kind
 
     def key(self, t: Tracer) -> Any:
-        raise t.raised(TypeError, f"unhashable type: {self.kind.__name__!r}")
+        raise t.raised(TypeError, f"unhashable type: {spelled(self.kind)!r}")
 
     def folded(self) -> Any:
         """A Python copy with all values constant; raises ``NotConstant``."""
@@ -119,7 +119,11 @@ class Dict(Value):
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if operation is not operator.or_ or not isinstance(other, Dict):
             return None
-        target = self if inplace else self.m_copy(t)
+        if inplace:
+            target = self
+        else:  # the right side answers for a class that derives from the left one's
+            first = other if issubclass(other.kind, self.kind) and "__ror__" in vars(other.kind) else self
+            target = Dict(dict(self.items), first.kind, None, first.factory)
         target.m_update(t, other)
         return target
 

@@ -12,7 +12,7 @@ import torch
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import NotConstant, Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value, spelled
 from turret.plugins.capture.values.iterators import SequenceIterator
 
 
@@ -62,27 +62,38 @@ class Sequence(Value):
         """``key`` as an int or slice of ints."""
         key = key.realize()
         if isinstance(key, Slice):
-            return slice(*(t.int_of(v) for v in key.parts))
-        return t.int_of(key)
+            return slice(*(t.bound_of(v) for v in key.parts))
+        return t.int_of(key, self.wrong_index())
+
+    def wrong_index(self) -> str:
+        """The interpreter's words for an index that is no integer, with a place for its type's name."""
+        return f"{self.kind.__name__} indices must be integers or slices, not {{}}"
 
     def get_item(self, t: Tracer, key: Value) -> Value:
         index = self.position(t, key)
-        if isinstance(index, slice):
-            return self.like(self.items[index])
         try:
-            return self.items[index]
-        except (IndexError, TypeError) as error:
+            return self.like(self.items[index]) if isinstance(index, slice) else self.items[index]
+        except (IndexError, ValueError) as error:
             raise t.raised(type(error), str(error).replace("list", self.kind.__name__)) from None
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if operation is operator.add and isinstance(other, Sequence) and other.base_kind() is self.base_kind():
             return self.plain([*self.items, *other.items])
         if operation is operator.mul:
-            return self.plain(self.items * t.int_of(other))
+            return self.plain(self.repeated(t, other))
         return None
 
+    def repeated(self, t: Tracer, times: Value) -> list[Value]:
+        """The elements, so many times."""
+        count = t.int_of(times, "can't multiply sequence by non-int of type '{}'")
+        try:
+            return self.items * count
+        except (OverflowError, MemoryError) as error:
+            raise t.raised_from(error) from None
+
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
-        return self.binary(t, operation, other, False) if operation is operator.mul else None
+        counts = operation is operator.mul and hasattr(other.type(), "__index__")
+        return self.binary(t, operation, other, False) if counts else None
 
     def base_kind(self) -> builtins.type:
         return self.kind
@@ -106,8 +117,8 @@ class Sequence(Value):
     def m_index(self, t: Tracer, item: Value, *bounds: Value) -> Value:
         numbers = range(len(self.items))
         if bounds:
-            start, *stop = (t.int_of(b) for b in bounds)
-            numbers = numbers[slice(start, *(stop or [None]))]
+            parts = [t.int_of(b, "slice indices must be integers or have an __index__ method") for b in bounds]
+            numbers = numbers[slice(parts[0], parts[1] if parts[1:] else None)]
         for number in numbers:
             if t.is_same(self.items[number], item) or t.truth(t.compare("==", self.items[number], item)):
                 return Constant(number)
@@ -227,7 +238,7 @@ class List(Sequence):
         return True
 
     def key(self, t: Tracer) -> Any:
-        raise t.raised(TypeError, f"unhashable type: {self.kind.__name__!r}")
+        raise t.raised(TypeError, f"unhashable type: {spelled(self.kind)!r}")
 
     def like(self, items: list[Value]) -> Sequence:
         return List(items)
@@ -260,9 +271,9 @@ class List(Sequence):
             self.m_extend(t, other)
             return self
         if inplace and operation is operator.mul:
-            count = t.int_of(other)
+            items = self.repeated(t, other)
             self.changed(t)
-            self.items *= count
+            self.items[:] = items
             return self
         return super().binary(t, operation, other, inplace)
 
@@ -291,10 +302,12 @@ class List(Sequence):
 
     def m_pop(self, t: Tracer, index: Value | None = None) -> Value:
         where = -1 if index is None else t.int_of(index)
-        if not -len(self.items) <= where < len(self.items):
-            raise t.raised(IndexError, "pop index out of range" if self.items else "pop from empty list")
+        try:
+            number = list(range(len(self.items))).pop(where)
+        except (IndexError, OverflowError) as error:
+            raise t.raised_from(error) from None
         self.changed(t)
-        return self.items.pop(where)
+        return self.items.pop(number)
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
         equal = (n for n, v in enumerate(self.items) if t.is_same(v, item) or t.truth(t.compare("==", v, item)))
@@ -363,6 +376,14 @@ class Deque(List):
     def like(self, items: list[Value]) -> Sequence:
         return Deque(items, None, self.maxlen)
 
+    def position(self, t: Tracer, key: Value) -> Any:
+        if isinstance(key.realize(), Slice):
+            raise t.raised(TypeError, self.wrong_index().format("slice"))
+        return super().position(t, key)
+
+    def wrong_index(self) -> str:
+        return "sequence index must be integer, not '{}'"
+
     def trim(self, left: bool) -> None:
         """Drop what is over ``maxlen``, at the far end of where was added."""
         while self.maxlen is not None and len(self.items) > self.maxlen:
@@ -397,6 +418,11 @@ class Deque(List):
             raise t.raised(IndexError, "pop from an empty deque")
         self.changed(t)
         return self.items.pop(0)
+
+    def m_pop(self, t: Tracer) -> Value:  # type: ignore[override]
+        if not self.items:
+            raise t.raised(IndexError, "pop from an empty deque")
+        return super().m_pop(t)
 
     def m_rotate(self, t: Tracer, count: Value | None = None) -> Value:
         steps = 1 if count is None else t.int_of(count)
@@ -453,13 +479,13 @@ class Range(Value):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "__iter__":
             return super().get_attr(t, name)
-        return t.wrap_known(getattr(self.concrete(t), name))
+        return t.fold(getattr, [Constant(self.concrete(t)), Constant(name)], {})
 
     def m___iter__(self, t: Tracer) -> Value:
         return self.iterate(t)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        if not isinstance(other, Range):
+        if not isinstance(other, Range) or symbol not in ("==", "!="):
             return None
         return Constant(t.COMPARISONS[symbol](self.concrete(t), other.concrete(t)))
 
@@ -485,7 +511,7 @@ class Slice(Value):
         return super().get_attr(t, name)
 
     def m_indices(self, t: Tracer, length: Value) -> Value:
-        return t.wrap_known(slice(*(t.int_of(v) for v in self.parts)).indices(t.int_of(length)))
+        return t.wrap_known(slice(*(t.bound_of(v) for v in self.parts)).indices(t.int_of(length)))
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else None

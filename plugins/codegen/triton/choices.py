@@ -62,7 +62,9 @@ def _microseconds(
     plan = codegen(context, candidate.schedule, target)
     run = load(plan, context.store("codegen"))
     with device.selected(index):
-        inputs = [sample(decl, plan.device) for decl in candidate.schedule.program.inputs if decl is not None]
+        ends = {candidate.ends: candidate.rows} if isinstance(candidate, ProductCandidate) else {}
+        given = [decl for decl in candidate.schedule.program.inputs if decl is not None]
+        inputs = [sample(decl, plan.device, ends.get(decl.name)) for decl in given]
         # While it is cleared the host gets ahead of the device, whose times hold no waiting then.
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=plan.device)
         times = device.times(index, lambda: run([*inputs]), flush.zero_, WARM_UPS + REPEATS)

@@ -115,7 +115,16 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str
         origins=kernel.origins,
         comment=_comment(kernel),
         streams=tuple(emitter.streams),
+        ends=_ends(emitter.tiling),
     )
+
+
+def _ends(tiling: Tiling) -> dict[str, int]:
+    """The tensor of where groups of rows end, with how many rows there are."""
+    if tiling.matrix is None or tiling.matrix.groups is None:
+        return {}
+    rows = tiling.tiles[0].extent
+    return {tiling.matrix.groups.ends: rows} if isinstance(rows, int) else {}
 
 
 def _parted(emitter: Emitter, given: frozenset[str]) -> tuple[list[str], list[str]]:

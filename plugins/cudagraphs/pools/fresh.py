@@ -16,6 +16,7 @@ from turret.plugins.cudagraphs.pools.tree_text import paths, tree_text
 from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, make_any_size_node
 from turret.plugins.cudagraphs.recording.making import Making, make_node
 from turret.plugins.cudagraphs.recording.node import Node, mismatch
+from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, RecordingDevice
 from turret.storage.fork_safety import Lock
 
@@ -50,7 +51,7 @@ class FreshGraphs:
         key = function.work.key(args)
         with self.lock:
             if function.is_any_size(key):
-                served = self._of_any_size(function, args)
+                served = self._of_any_size(function, key, args)
                 if served is not None:
                     return served
             nodes = function.kept.get(self.stream)
@@ -61,27 +62,44 @@ class FreshGraphs:
                         return results
             return self._without_a_replay(function, key, args)
 
-    def _of_any_size(self, function: Graphed, args: list) -> list | None:
-        """One call by the recording that serves all sizes; None where it does not fit that."""
-        for node in function.kept.get(self.stream, {}).get(ANY_SIZE, ()):
-            return self._replay(function, node, args)
-        if not function.is_warm(ANY_SIZE, self.stream):
+    def _of_any_size(self, function: Graphed, key: Key, args: list) -> list | None:
+        """One call by a recording of any size; None where it has to go on otherwise.
+
+        Such a recording serves all sizes for which the same kernels are launched.  Where they are others, as those for
+        sizes that are multiples of 16 may be, there is one more.
+        """
+        nodes = function.kept.get(self.stream, {}).get(ANY_SIZE, [])
+        try:
+            for node in function.in_turn(nodes, self.stream, key):
+                results = self._replay(function, node, args)
+                if results is not None:
+                    function.fits(node, self.stream, key)
+                    return results
+        except NotRecordable:
+            return None  # no kernels take these tensors as they lie
+        if not nodes and not function.is_warm(ANY_SIZE, self.stream):
             return self._warm_up(function, ANY_SIZE, args)
+        return self._record_for_any_size(function, key, args) if function.takes_any_size(nodes) else None
+
+    def _record_for_any_size(self, function: Graphed, key: Key, args: list) -> list | None:
+        """Record a call for all sizes that have its kernels, and replay it."""
         pool, _ = self._memory()
         kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
+        nodes = kept.setdefault(ANY_SIZE, [])
         try:
             node = make_any_size_node(
                 self.recording_device, pool, function.work, function.name, next(self._numbers), args
             )
             results = node.replay(args, self.stream)
         except Exception as error:
-            function.not_any_size(f"{type(error).__name__}: {error}".removeprefix("NotRecordable: "))
+            function.not_any_size(f"{type(error).__name__}: {error}".removeprefix("NotRecordable: "), nodes)
             return None
         if results is None:
-            function.not_any_size("the device does not write its launches anew, or takes these tensors otherwise")
+            function.not_any_size("the device does not write its launches anew", nodes)
             return None
-        kept.setdefault(ANY_SIZE, []).append(node)
-        function.note(node, "")
+        nodes.append(node)
+        function.fits(node, self.stream, key)
+        function.note(node, "its sizes have other kernels" if len(nodes) > 1 else "")
         return results
 
     def _replay(self, function: Graphed, node: Node, args: list) -> list | None:

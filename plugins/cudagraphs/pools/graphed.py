@@ -23,6 +23,14 @@ SIZES_AT_ONCE = 2
 """Sizes of a function that are recorded as soon as they come again."""
 
 
+ANY_SIZE_RECORDINGS = 4
+"""Recordings of a function that each serve all sizes with the same kernels; what fits none of them is recorded a size.
+
+Two dynamic sizes, each a multiple of 16 or not, have so many sets of kernels at most."""
+
+SIZES_WITH_KERNELS_KNOWN = 1024
+"""Sizes of which is known which of these recordings serves them."""
+
 SIZES_TRIED = 3
 """Sizes of a function of which recording fails, before it is tried for others, too: a try costs several calls."""
 
@@ -89,6 +97,8 @@ class Graphed:
         self.name = ""
         self.one_size = self._why_one_size()
         self.any_size_tries = 0
+        self._fitting: dict[tuple[int, Key], Node] = {}
+        """By stream and sizes, which of several recordings for any size they launch the kernels of."""
 
     def _why_one_size(self) -> str:
         """Why a recording serves its sizes alone; empty where one serves all."""
@@ -126,10 +136,28 @@ class Graphed:
         """Whether calls of some sizes are served by the recording that serves all."""
         return not (self.one_size or ANY_SIZE in self.refused or why_not(self.work, key))
 
-    def not_any_size(self, reason: str) -> None:
-        """Note that a recording of all sizes could not be made; after some tries there will be none."""
+    def takes_any_size(self, nodes: Sequence[Node]) -> bool:
+        """Whether there may be one more recording for calls of any sizes, beside ``nodes``."""
+        return len(nodes) < ANY_SIZE_RECORDINGS and self.any_size_tries < SIZES_TRIED
+
+    def in_turn(self, nodes: Sequence[Node], stream: int, key: Key) -> Sequence[Node]:
+        """Recordings for calls of any sizes, the one ahead that served these sizes before."""
+        if len(nodes) < 2:
+            return nodes
+        known = self._fitting.get((stream, key))
+        return sorted(nodes, key=lambda node: node is not known)
+
+    def fits(self, node: Node, stream: int, key: Key) -> None:
+        """Note that a recording for calls of any sizes served these."""
+        if self._fitting.get((stream, key)) is not node:
+            if len(self._fitting) >= SIZES_WITH_KERNELS_KNOWN:
+                self._fitting.clear()
+            self._fitting[stream, key] = node
+
+    def not_any_size(self, reason: str, nodes: Sequence[Node]) -> None:
+        """Note that a recording of all sizes could not be made beside ``nodes``; after some tries no more are made."""
         self.any_size_tries += 1
-        if self.any_size_tries == SIZES_TRIED:
+        if self.any_size_tries == SIZES_TRIED and not nodes:
             self.one_size = reason
             self._tell(f"{self.work.name}: a recording serves its sizes alone: {reason}")
 
@@ -241,6 +269,7 @@ class Graphed:
         self.past_replays += node.tally.replays
         if node in self.nodes:
             self.nodes.remove(node)
+        self._fitting = {place: kept for place, kept in self._fitting.items() if kept is not node}
         if self.latest is node:
             self.latest = None
 
@@ -271,7 +300,7 @@ class Graphed:
             rerecordings=tuple(self.rerecordings),
             plain_calls=dict(self.plain_calls),
             decisions=() if node is None else tuple(map(str, node.decisions)),
-            any_size=any(n.any_size for n in self.nodes),
+            any_size=sum(n.any_size for n in self.nodes),
             one_size=self.one_size,
             bytes_copied=0 if node is None else node.bytes_copied,
             nodes=0 if node is None else len(node.recorded.recording.nodes),

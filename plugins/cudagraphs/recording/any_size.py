@@ -1,8 +1,9 @@
-"""One recording for calls of any sizes: grid and arguments of each of its nodes are known by construction.
+"""One recording for calls of any sizes that launch the same kernels.
 
-A replay computes them for the sizes and memory at hand and writes those that changed into the recording.  Intermediate
-values lie in memory that each replay takes anew from the device's allocator, as a call does that is not recorded: it
-fits the sizes, and nothing stays reserved for them.
+Grid and arguments of each of its nodes are known by construction: a replay computes them for the sizes and memory at
+hand and writes those that changed into the recording.  Intermediate values lie in memory that each replay takes anew
+from the device's allocator, as a call does that is not recorded: it fits the sizes, and nothing stays reserved for
+them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def make_any_size_node(
 def _replay(
     work: Work, recording_device: RecordingDevice, recording: Recording, tally: Tally
 ) -> Callable[[list, int], list | None]:
-    """The function that replays: it keeps the recording and not the node, and gives None for what does not fit."""
+    """The function that replays: it keeps the recording and not the node.
+
+    It gives None where a call of these sizes launches other kernels, and raises ``NotRecordable`` where kernels do not
+    take its tensors as they lie.
+    """
 
     def replay(args: list, stream: int) -> list | None:
         key = work.key(args)
@@ -67,7 +72,7 @@ def _replay(
         try:
             refused = recording.replay_as(lambda: work.launch(args, buffers, at, stream), stream)
         except NotRecordable:
-            return None
+            raise
         except BaseException:
             tally.broken = True
             raise

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import device_for
-from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
+from turret.ir import Definition, Expr, cast, contractions, defined, keep_checks, rewrite, used
+from turret.ir.analysis.contraction import group_ends
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
 from turret.plugins.schedule.fusion.one_hot import fold_one_hot_sums
@@ -28,6 +29,9 @@ bfloat16, 128 wide, come out 0.90 % from float32's with none, 0.71 % with 2, 0.6
 LARGEST_OPERAND = 32 << 20
 """Bytes; larger ones leave a GPU's second-level cache (50 MB) before they are read again, and their lives, which are
 longer then, lie at the peak of memory (one of the first stage of ConvNeXt in batches of 64 has 37 MB)."""
+
+MOST_DEQUANTISED = 64
+"""Rows of a product whose weights are dequantised by each of its programs."""
 
 LAUNCH_ELEMENTS, LAUNCH_WORK = 1 << 13, 16
 """A GPU kernel of at most so many elements costs its launch alone (2 us, or 8 MB of memory traffic), so that
@@ -61,7 +65,14 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
             in_half and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
         ):
             gone.add(name)
+            _keep_instructions_rounding(unit, users[name])
     return _alive(units, gone, needed)
+
+
+def _keep_instructions_rounding(unit: Unit, users: list[Unit]) -> None:
+    """Have a computed operand of a matrix product rounded to the type that matrix instructions take."""
+    if unit.expr.op == "cast" and any(user.is_matrix_product for user in users):
+        unit.expr = cast(unit.expr.args[0], unit.expr.dtype, exact=True)
 
 
 def _simplify_rows(unit: Unit) -> None:
@@ -133,7 +144,8 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
         return True
     if len(sites) == 1:
         ((user, coords),) = sites
-        if not _repeated(unit, user, coords, hints):
+        as_operand = user.is_matrix_product and is_dequantised(unit, user)
+        if as_operand or _is_operand_in_memory(unit, user, coords) or not _repeated(unit, user, coords, hints):
             return True
         cheap = cheap or _is_mere_launch(unit)
     return cheap and _reads_little(unit, hints)
@@ -142,9 +154,48 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
 def _can_take(users: list[Unit], unit: Unit) -> bool:
     """Whether all users are expressions which the unit's does not make too large."""
     own = expression_size(unit.expr)
-    if unit.expr.op != "load" and any(user.is_matrix_product for user in users):
+    products = [user for user in users if user.is_matrix_product]
+    if any(unit.tensor.name in group_ends(user.expr) for user in products):
+        return False
+    if products and unit.expr.op != "load" and not (len(users) == 1 and is_dequantised(unit, products[0])):
         return False  # matrix instructions take their operands as they lie in memory
     return all(user.value is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
+
+
+def is_dequantised(unit: Unit, user: Unit) -> bool:
+    """Whether a unit is an operand in a half type, made of fewer bytes, of a product whose other side is so short that
+    it is made few times."""
+    rounded = unit.expr.op == "cast" and unit.expr.dtype in HALF
+    if not rounded or unit.rows or unit.expr.reports or work(unit.expr) > REPEATED_WORK or _gathers(unit):
+        return False
+    whole = frozenset(v for v in unit.variables if v.extent != 1)
+    read = {node.tensor: node.dtype.itemsize for node in loads(unit.expr) if whole <= node.variables}
+    if not 0 < sum(read.values()) < unit.tensor.dtype.itemsize:
+        return False
+    return all(_is_few(other) for other in _other_sides(unit.tensor.name, user.expr))
+
+
+def _other_sides(name: str, expr: Expr) -> list[Size]:
+    """How many rows or columns there are on the other side, of each product that a tensor is an operand of."""
+    found: list[Size] = []
+    for each in contractions(expr):
+        for factor, side in ((each.left, each.columns), (each.right, each.rows)):
+            if any(node.tensor == name for node in loads(factor)):
+                found.append(product(v.extent for v in side))
+    return found
+
+
+def _is_few(extent: Size) -> bool:
+    return isinstance(extent, int) and extent <= MOST_DEQUANTISED
+
+
+def _is_operand_in_memory(unit: Unit, user: Unit, coords: tuple[Index, ...]) -> bool:
+    """Whether a unit is rows that a matrix product reads where they lie, as well as from a copy: those that indices
+    pick are picked once for all of the depth."""
+    read = at(unit, coords) if user.is_matrix_product else unit.expr
+    if read.op != "load" or not user.is_matrix_product:
+        return False
+    return not any(depth in value.variables for coord in read.coords for value in coord.values for depth in user.rows)
 
 
 def _levels(units: list[Unit]) -> dict[str, int]:

@@ -148,7 +148,7 @@ def is_cheap(expr: Expr) -> bool:
     return work(expr) <= 4
 
 
-_WHOLE = ("reduce", "scan", "part", "check_index")
+_WHOLE = ("reduce", "scan", "part", "check_index", "group_of")
 """Nodes that stand for more than one operation, or that report an error."""
 
 

@@ -127,3 +127,35 @@ def test_a_tensor_made_like_another_keeps_its_strides_where_the_size_is_1(name: 
         assert LIKE[name](mode.from_tensor(x, static_shapes=True)).stride() == expected
     run = turret.compile(lambda x: LIKE[name](x).zero_(), options={"on_error": "raise", "cache": False})
     assert run(x).stride() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dims", [(2, 3), (3, 3), (3, 2), (2, 2)], ids=str)
+def test_a_grouped_product_has_rows_that_begin_at_multiples_of_16_bytes(dtype: torch.dtype, dims: tuple) -> None:
+    ends = torch.tensor([8, 8, 24], dtype=torch.int32)
+    left, right = {
+        (2, 3): (torch.ones(24, 16), torch.ones(3, 41, 16).mT),
+        (3, 3): (torch.ones(3, 8, 16), torch.ones(3, 41, 16).mT),
+        (3, 2): (torch.ones(3, 8, 16), torch.ones(24, 16).t()),
+        (2, 2): (torch.ones(24, 8).t(), torch.ones(24, 40)),
+    }[dims]
+    arguments = left.to(dtype), right.to(dtype), None if dims == (3, 3) else ends
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        fakes = [None if a is None else mode.from_tensor(a) for a in arguments]
+        found = torch._grouped_mm(*fakes)
+    real = torch._grouped_mm(*arguments)
+    assert (found.shape, found.stride(), found.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_grouped_products_of_any_number_of_rows_break_no_graph() -> None:
+    run = turret.compile(
+        lambda x, w, ends: torch._grouped_mm(x, w, offs=ends) + 1,
+        options={"on_error": "raise", "cache": False},
+        fullgraph=True,
+        dynamic=True,
+    )
+    w, ends = torch.randn(2, 16, 8), torch.tensor([3, 8], dtype=torch.int32)
+    for rows in (8, 10):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(run(x, w, ends)[:8], torch._grouped_mm(x, w, offs=ends)[:8] + 1)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from turret.graph import externs, op_traits
+from turret.graph.ops import random_ops
 
 aten = torch.ops.aten
 
@@ -53,8 +54,14 @@ def test_effects_must_run_and_are_not_pure():
     nodes = graph_of(
         ("w", aten.copy_.default, "x", "x"), ("r", aten.bernoulli.p, "x", 0.5), ("a", aten.neg.default, "x")
     )
-    assert op_traits.is_effectful(nodes["w"]) and not op_traits.is_effectful(nodes["r"])
+    assert op_traits.is_effectful(nodes["w"]) and op_traits.is_effectful(nodes["r"])  # a generator goes on
     assert [op_traits.is_pure_call(nodes[n]) for n in "wra"] == [False, False, True]
+
+
+def test_a_draw_that_is_read_is_run_by_its_reader_and_a_seed_that_is_not_is_dropped():
+    seed = random_ops.seed
+    nodes = graph_of(("r", aten.bernoulli.p, "x", 0.5), ("a", aten.neg.default, "r"), ("s", seed, torch.device("cpu")))
+    assert not op_traits.is_effectful(nodes["r"]) and not op_traits.is_effectful(nodes["s"])
 
 
 def test_bytes_count_elements_of_nested_values():

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 from turret.frames.sources import LocalSource
 from turret.plugins.capture.facts.policy import History
@@ -365,3 +366,35 @@ def test_modules_of_one_kind_that_take_turns():
         found, expected = observed(module, layer, X), program(module, layer, X)
         assert found[1] is module
         assert_same(found[0], expected[0])
+
+
+@pytest.mark.parametrize("disable", [turret.disable, functools.partial(turret.disable, recursive=False)])
+def test_a_disabled_function_that_is_made_anew_is_no_reason_to_capture_again(disable):
+    def program(x, by):
+        @disable
+        def inner(v):
+            return v + by
+
+        return inner(x * 2) * 3
+
+    observed = Observed(program)
+    for by in (1, 1, 2, 2):
+        assert_same(observed(X, by), (X * 2 + by) * 3)
+    graphs = len(observed.graphs)
+    for _ in range(5):
+        assert_same(observed(X, 2), (X * 2 + 2) * 3)
+    assert len(observed.graphs) == graphs and not any("inner" in text for text in observed.recompiles)
+
+
+def test_a_function_in_place_of_a_disabled_one_is_followed():
+    def program(x, function):
+        return function(x) + 1
+
+    def plain(factor):
+        return lambda v: v * factor
+
+    observed = Observed(program)
+    disabled = [turret.disable(plain(2)), turret.disable(plain(3))]
+    for function in (disabled[0], disabled[1], plain(4), disabled[0], plain(5)):
+        assert_same(observed(X, function), program(X, function))
+    assert any("outside of compiled code" in text for text in observed.breaks)

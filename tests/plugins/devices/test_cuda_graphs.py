@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -334,6 +336,46 @@ def test_a_recording_that_draws_numbers_is_always_launched_by_torch(cuda: Torch)
     assert cuda.generator.offset == 12
     written = ["bound [128] written", "torch launched on user", "bound [256] written", "torch launched on stream 9"]
     assert cuda.log == [*written, "torch launched on user"]
+
+
+@pytest.mark.parametrize("draws", [0, 4])
+def test_threads_that_replay_at_once_launch_what_they_wrote(
+    cuda: Torch, monkeypatch: pytest.MonkeyPatch, draws: int
+) -> None:
+    """The first launch, which shows whether numbers are drawn, is torch's: nobody may write before it is done."""
+    threads, turns = 6, 8
+    written: list[int] = [0]  # the address that the graph holds
+    launched: dict[int, list[int]] = {n: [] for n in range(threads)}
+    me = threading.local()
+
+    def bound(new: Sequence[int], stream: int, launches: bool) -> None:
+        written[:] = new
+        if launches:
+            launched[me.number] += written
+        time.sleep(0.001)  # as a native call lets other threads run
+
+    def replayed(graph: Graph) -> None:
+        time.sleep(0.02 if not any(launched.values()) else 0)  # the others come to wait meanwhile
+        launched[me.number] += written
+        cuda.generator.offset += draws
+
+    monkeypatch.setattr(Native, "bind", lambda self, arguments, addresses: bound)
+    monkeypatch.setattr(Graph, "replay", replayed)
+    replay = CudaCapture().record(0, lambda: None).bind([[AddressWord(0, 0)]], [64])
+    together = threading.Barrier(threads)
+
+    def work(number: int) -> None:
+        me.number = number
+        together.wait()
+        for turn in range(turns):
+            replay([1000 * number + turn], 0)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert launched == {n: [1000 * n + turn for turn in range(turns)] for n in range(threads)}
 
 
 @pytest.mark.parametrize("breaks", [True, False])

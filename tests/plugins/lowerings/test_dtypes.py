@@ -73,6 +73,7 @@ UNARY: dict[str, Callable] = {name: getattr(torch, name) for name in _UNARY_NAME
 BINARY: dict[str, Callable] = {name: getattr(torch, name) for name in _BINARY_NAMES.split()}
 BINARY["div_trunc"] = lambda a, b: torch.div(a, b, rounding_mode="trunc")
 BINARY["div_floor"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
+BINARY["shifted left"], BINARY["shifted right"] = operator.lshift, operator.rshift
 BINARY["where"] = lambda a, b: torch.where(torch.tensor([[True], [False]] * 50)[: a.shape[0]], a, b)
 BINARY["clamp_min"] = lambda a, b: torch.clamp(a, min=b)
 BINARY["clamp_max"] = lambda a, b: torch.clamp(a, max=b)

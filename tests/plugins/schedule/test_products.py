@@ -13,6 +13,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
 from turret.ir import (
     Definition,
+    Index,
     LoopProgram,
     ProductCandidate,
     Ref,
@@ -22,6 +23,7 @@ from turret.ir import (
     TensorDecl,
     call,
     cast,
+    check_index,
     constant,
     load,
     verify,
@@ -166,3 +168,103 @@ def test_a_choice_that_fails_is_a_failure_of_its_plugin() -> None:
         with pytest.warns(turret.TurretWarning, match="out of ideas"):
             found = turret.compile(layer, plugins=[Broken()], options={"cache": False})(x)
         torch.testing.assert_close(found, layer(x))
+
+
+def with_prologue(rows: int, kind: str) -> LoopProgram:
+    """``x @ w.t()`` whose weights are made of int8 (``dequantised``), or picked by row (``picked``: a batch of one
+    column each)."""
+    columns, depth = 4096, 2048
+    x = declare("x", rows, depth)
+    if kind == "dequantised":
+        q, w, y = (
+            declare("q", columns, depth, dtype=torch.int8),
+            declare("w", columns, depth),
+            declare("y", rows, columns),
+        )
+        loops = loop_variables(w.shape)
+        made = cast(load("q", loops, torch.int8), BF16)
+        view = TensorDecl("w_view", (depth, columns), (1, depth), BF16, DEVICE)
+        mm = Template(torch.ops.aten.mm.default, (Ref("x"), Ref("w_view")), {}, (y,), kind="matmul", origins=("mm",))
+        return LoopProgram("test", (x, q), (Definition(w, loops, made), StridedView(view, "w", 0), mm), (Ref("y"),))
+
+    def stack(name: str, *shape: int) -> TensorDecl:
+        return TensorDecl(name, shape, (shape[1] * shape[2], shape[2], 1), BF16, DEVICE)
+
+    ids = TensorDecl("ids", (rows,), (1,), torch.int64, DEVICE)
+    all_weights, w, y = stack("all", 8, columns, depth), stack("w", rows, columns, depth), stack("y", rows, columns, 1)
+    column = TensorDecl("column", (rows, depth, 1), (depth, 1, 1), BF16, DEVICE)
+    loops = loop_variables(w.shape)
+    number = Index.of_value(check_index(load("ids", loops[:1], torch.int64), 8))
+    picked = Definition(w, loops, load("all", (number, *(v.index for v in loops[1:])), BF16))
+    operands = Ref("w"), Ref("column")
+    bmm = Template(torch.ops.aten.bmm.default, operands, {}, (y,), kind="matmul", origins=("bmm",))
+    statements = (picked, StridedView(column, "x", 0), bmm)
+    return LoopProgram("test", (x, all_weights, ids), statements, (Ref("y"),))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "form"),
+    [
+        (1, "dequantised", "rows"),
+        (8, "dequantised", "tiles"),
+        (64, "dequantised", "tiles"),
+        (2, "picked", "rows"),
+        (1, "picked", "rows"),
+    ],
+)
+def test_weights_that_a_call_would_want_copied_are_read_as_they_are(rows: int, kind: str, form: str) -> None:
+    made = schedule(with_prologue(rows, kind), target=HOPPER)
+    verify(made)
+    assert forms(made) == [form]
+    assert len(made.kernels) == 1 and not made.templates
+    assert "w" not in made.memory.buffers
+
+
+def test_a_candidate_knows_what_its_prologues_move() -> None:
+    asked = Asked("library")
+    made = schedule(with_prologue(8, "dequantised"), asked, target=HOPPER)
+    elements = 4096 * 2048
+    assert {(c.prologue_bytes, c.spared_bytes) for c in asked.candidates} == {(3 * elements, elements)}
+    assert all(len(c.schedule.kernels) == 1 + (c.form == "padded") for c in asked.candidates)
+    assert len(made.kernels) == 1 and len(made.templates) == 1
+
+
+def test_weights_that_others_read_too_are_no_prologue() -> None:
+    program = with_prologue(8, "dequantised")
+    asked = Asked("library")
+    schedule(attrs.evolve(program, outputs=(Ref("y"), Ref("w"))), asked, target=HOPPER)
+    assert {(c.prologue_bytes, c.spared_bytes) for c in asked.candidates} == {(0, 0)}
+
+
+def in_groups(rows: int, columns: int, depth: int, groups: int) -> LoopProgram:
+    x, y = declare("x", rows, depth), declare("y", rows, columns)
+    w = TensorDecl("w", (groups, depth, columns), (depth * columns, 1, depth), BF16, DEVICE)
+    ends = TensorDecl("ends", (groups,), (1,), torch.int32, DEVICE)
+    arguments, op = (Ref("x"), Ref("w"), Ref("ends")), torch.ops.aten._grouped_mm.default
+    call_ = Template(op, arguments, {}, (y,), kind="matmul", origins=("grouped",))
+    return LoopProgram("test", (x, w, ends), (call_,), (Ref("y"),))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form"),
+    [((8192, 14336, 4096, 8), "library"), ((16384, 768, 2048, 128), "tiles"), ((256, 14336, 4096, 8), "tiles")],
+    ids=str,
+)
+def test_groups_that_mostly_read_weights_are_tiles(sizes: tuple[int, ...], form: str) -> None:
+    made = schedule(in_groups(*sizes), target=HOPPER)
+    verify(made)
+    assert forms(made) == [form]
+    again = parse(str(made))
+    assert str(again) == str(made) and again.choices == made.choices
+
+
+def test_groups_that_others_ask_for_stay_calls() -> None:
+    program = in_groups(64, 64, 64, 4)
+    x, w, ends = program.inputs
+    for changed in (
+        attrs.evolve(ends, dtype=torch.int64),
+        attrs.evolve(ends, stride=(2,)),
+        attrs.evolve(ends, shape=(5,)),
+    ):
+        made = schedule(attrs.evolve(program, inputs=(x, w, changed)), Asked("tiles"), target=HOPPER)
+        assert len(made.templates) == 1 and not made.choices

@@ -65,7 +65,7 @@ class Tuner:
         stored = self.cache.get(key, ROLE)
         if stored is not None:
             return candidates[json.loads(stored[_CHOICE])["choice"]]
-        times = self._times(candidates, tensors)
+        times = self._times(candidates, tensors, kernel.ends)
         choice = min(range(len(times)), key=times.__getitem__)
         self.cache.keep(key, ROLE, {_CHOICE: json.dumps({"choice": choice, "milliseconds": times}).encode()})
         return candidates[choice]
@@ -75,13 +75,15 @@ class Tuner:
         sizes = [(decl.shape, decl.stride) for decl in tensors]
         return hashlib.sha256(repr(("tuned", self.device_name, binaries, sizes)).encode()).hexdigest()
 
-    def _times(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> list[float]:
+    def _times(
+        self, candidates: Sequence[Candidate], tensors: list[TensorDecl], ends: Mapping[str, int]
+    ) -> list[float]:
         """Median milliseconds of each candidate; infinite where the device refuses it."""
         times = []
         failure: Exception | None = None
         with self.device.selected(self.index):
             flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.target.device)
-            samples = [_sample(decl, self.target.device) for decl in tensors]
+            samples = [_sample(decl, self.target.device, ends.get(decl.name)) for decl in tensors]
             for variant, compiled in candidates:
                 try:
                     times.append(self._time(variant, compiled, samples, flush))
@@ -112,18 +114,24 @@ class Tuner:
         return median(self.device.times(self.index, run, flush.zero_, WARM_UPS + REPEATS)[WARM_UPS:])
 
 
-def sample(decl: TensorDecl, device: str) -> torch.Tensor:
-    """A tensor of a layout, with values that kernels can be timed on."""
-    return _sample(decl, device).as_strided(decl.shape, decl.stride)
+def sample(decl: TensorDecl, device: str, rows: int | None = None) -> torch.Tensor:
+    """A tensor of a layout, with values that kernels can be timed on: the ends of groups of so many ``rows``, if it
+    holds those."""
+    return _sample(decl, device, rows).as_strided(decl.shape, decl.stride)
 
 
 def _is_static(decl: TensorDecl) -> bool:
     return all(isinstance(v, int) for v in (*decl.shape, *decl.stride))
 
 
-def _sample(decl: TensorDecl, device: str) -> torch.Tensor:
-    """Memory of a tensor's layout: random floats (zeros may run faster), zero ints (any of which is a valid index)."""
+def _sample(decl: TensorDecl, device: str, rows: int | None) -> torch.Tensor:
+    """Memory of a tensor's layout: random floats (zeros may run faster), zero ints (any of which is a valid index).
+
+    ``rows``, where it holds the ends of groups of rows: how many there are; the groups are equally large then.
+    """
     length = 1 + sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True) if n > 0)
+    if rows is not None:
+        return torch.arange(1, length + 1, device=device).mul(rows).div(length, rounding_mode="floor").to(decl.dtype)
     made = torch.zeros(length, dtype=decl.dtype, device=device)
     return made.uniform_() if decl.dtype.is_floating_point else made
 

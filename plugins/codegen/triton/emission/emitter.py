@@ -95,7 +95,7 @@ class Emitter(TextEmitter):
         if name not in home.names:
             home.names[name] = name
             home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
-        return name
+        return home.names[name]
 
     def masks(self, variables: frozenset[Var], scope: Scope, mask: Mask = None) -> str:
         """The mask of a value that varies along ``variables``; empty where it needs none."""
@@ -220,6 +220,15 @@ class Emitter(TextEmitter):
     def write_wrap_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         value = self.value(expr.args[0], scope, mask)
         return f"tl.where({value} < 0, {value} + {self.size(expr.payload)}, {value})"
+
+    def write_group_of(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        first, row = expr.args
+        place, found, step = self.value(row, scope, mask), self.fresh("group"), self.fresh("step")
+        scope.line(f"{found} = {place} * 0")
+        inside = Scope(scope, f"for {step} in range(0, {expr.payload}):")
+        inside.line(f"{found} += (tl.load({self.pointer(first.tensor)} + {step}) <= {place}).to(tl.int64)")
+        inside.close()
+        return found
 
     def write_cast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]

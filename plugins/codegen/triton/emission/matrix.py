@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+import torch
+
 from turret.ir.analysis.contraction import Contraction
-from turret.ir.expr import Expr
+from turret.ir.analysis.groups import RowGroups
+from turret.ir.expr import Expr, rewrite
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.groups import open_group
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, operand_of
+from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, of_tile, operand_of
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile
 
@@ -21,6 +26,8 @@ GROUP = 8
 def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
     """How many programs run, as Python text."""
     counts = [f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles]
+    if form.groups is not None:
+        counts[0] = f"({counts[0]} + {form.groups.count})"  # each group may end with a tile that is not full
     if form.batch:
         counts.append(size_text(product(v.extent for v in form.batch), lambda name: name))
     return " * ".join(counts)
@@ -28,10 +35,11 @@ def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
 
 def write_matrix(emitter: Emitter, form: MatrixForm, store: Callable[[list[FlatStore], Scope], None]) -> None:
     """Write the body: where the program's tile is, its sums over the depth, and the stores."""
-    _open_tiles(emitter, form)
     base = emitter.base
     found = matrix_products(emitter.tiling.stores, form)
-    scope = Scope(base, f"for depth in range(0, {emitter.size(form.depth.extent)}, RBLOCK):")
+    _open_tiles(emitter, form, found[0].groups)
+    deep = emitter.size(form.depth.extent) if form.groups is None else "deep"
+    scope = Scope(base, f"for depth in range(0, {deep}, RBLOCK):")
     wide = ".to(tl.int64)" if emitter.wide else ""
     scope.line(f"rows_of = (depth + tl.arange(0, RBLOCK))[None, :]{wide}")
     scope.line(f"columns_of = (depth + tl.arange(0, RBLOCK))[:, None]{wide}")
@@ -64,6 +72,29 @@ def _needs_mask(emitter: Emitter, form: MatrixForm) -> bool:
     return not isinstance(extent, int) or any(extent % block for block in blocks)
 
 
+_HALF = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
+
+
+class _DepthTile(Tile):
+    """The depth as a dimension of a block of a factor."""
+
+    @property
+    def block(self) -> str:
+        return "RBLOCK"
+
+
+class _FactorEmitter(Emitter):
+    """Writes what a factor is made of, as blocks of its rows or columns and of the depth, into the same kernel."""
+
+    def __init__(self, kernel: Emitter, side: str, depth: Var) -> None:
+        y, x = kernel.tiling.tiles
+        along = _DepthTile(depth, (depth,))
+        super().__init__(attrs.evolve(kernel.tiling, tiles=(y, along) if side == "rows" else (along, x)), kernel.narrow)
+        self.base, self.wide, self.half = kernel.base, kernel.wide, kernel.half
+        self.pointers, self.symbols, self.streams = kernel.pointers, kernel.symbols, kernel.streams
+        self.sizes, self._count = kernel.sizes, kernel._count
+
+
 class _Factors:
     """Blocks of the factors at one step of the depth, each loaded once."""
 
@@ -77,10 +108,26 @@ class _Factors:
         What lies beyond the depth is zero on both sides: a zero times whatever memory held may be a NaN.
         """
         if (factor, side) not in self.known:
-            operand = operand_of(factor, self.form.depth)
-            assert operand is not None
-            self.known[factor, side] = self._load(operand, side)
+            operand = operand_of(of_tile(factor), self.form.depth)
+            made = self._compute(of_tile(factor), side) if operand is None else self._load(operand, side)
+            self.known[factor, side] = made
         return self.known[factor, side]
+
+    def _compute(self, factor: Expr, side: str) -> str:
+        """A block that is made of others, as dequantised weights are, in the type that it is rounded to."""
+        depth = Var(f"{side}_of", self.form.depth.extent)
+        self.scope.variables[depth] = depth.name
+        emitter = _FactorEmitter(self.emitter, side, depth)
+        if self.masked:
+            self.scope.names[f"{depth.name}mask"] = f"{side}_inside"
+        rounded = rewrite(factor.args[0], {self.form.depth: depth.index})
+        value = emitter.value(rounded, self.scope)
+        value = emitter.spread(value, emitter.span(rounded), frozenset(emitter.tiles))
+        if self.masked:
+            value = f"tl.where({side}_inside, {value}, 0.0)"
+        name = self.emitter.fresh("block")
+        self.scope.line(f"{name} = ({value}).to({_HALF[rounded.dtype]})")
+        return name
 
     def _load(self, operand: Operand, side: str) -> str:
         emitter, tiles = self.emitter, self.emitter.tiling.tiles
@@ -98,13 +145,15 @@ class _Factors:
         return name
 
 
-def _open_tiles(emitter: Emitter, form: MatrixForm) -> None:
-    """Bind the variables of the tiles and of the batch."""
+def _open_tiles(emitter: Emitter, form: MatrixForm, groups: RowGroups | None) -> None:
+    """Bind the variables of the tiles and of the batch; ``groups``, if there are some, are those of the tiles' rows."""
     base, (y, x) = emitter.base, emitter.tiling.tiles
     wide = ".to(tl.int64)" if emitter.wide else ""
     base.line(f"program = tl.program_id(0){wide}")
     for tile in (y, x):
         base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
+    if groups is not None:
+        base.line(f"ycount += {groups.count}")
     if form.batch:
         base.line("batch = program // (ycount * xcount)")
         base.line("program = program % (ycount * xcount)")
@@ -117,6 +166,10 @@ def _open_tiles(emitter: Emitter, form: MatrixForm) -> None:
     base.line(f"first = program // ({GROUP} * xcount) * {GROUP}")
     base.line(f"height = tl.minimum(ycount - first, {GROUP})")
     base.line(f"within = program % ({GROUP} * xcount)")
-    base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+    if groups is None:
+        base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+    else:
+        base.line("tile = first + within % height")
+        open_group(emitter, form, groups)
     base.line(f"x = within // height * {x.block} + tl.arange(0, {x.block})[None, :]")
     base.variables[y.variable], base.variables[x.variable] = "y", "x"

@@ -67,6 +67,8 @@ class TritonKernel:
     (``inplace``: read and written, or scattered to).
     ``assumes``: expressions over size symbols, all of them zero or less where the kernel may run; ``otherwise`` is the
     kernel to run where they are not.
+    ``ends``: those of ``buffers`` that hold where groups of rows end, with how many rows there are (where that is
+    known), so that it can be timed on groups of equal size.
     """
 
     name: str
@@ -87,6 +89,7 @@ class TritonKernel:
     streams: tuple[int, ...] = ()
     assumes: tuple[str, ...] = ()
     otherwise: TritonKernel | None = None
+    ends: dict[str, int] = attrs.field(factory=dict)
 
     @property
     def alternatives(self) -> tuple[TritonKernel, ...]:

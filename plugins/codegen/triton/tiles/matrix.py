@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
 from turret.graph.dtypes import HALF
 from turret.ir.analysis.contraction import Contraction, contraction
-from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Size, Var, product, unflatten
+from turret.ir.analysis.groups import MOST_GROUPS, RowGroups, picked_group
+from turret.ir.expr import OPS, Expr, index_value, rewrite, walk
+from turret.ir.index import Index, Size, Var, flatten, product, provably_nonnegative, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
 from turret.plugins.codegen.triton.tiles.sizes import estimate
@@ -36,16 +37,27 @@ def matrix_form(nest: Nest) -> MatrixForm | None:
     found = _products(nest)
     if not found or not all(_is_over_same_loops(found[0], other) for other in found[1:]):
         return None
-    rows, columns, batch = found[0].rows, found[0].columns, found[0].batch
+    rows, columns, batch, groups = found[0].rows, found[0].columns, found[0].batch, found[0].groups
     if rows | columns | batch != set(nest.outer):
         return None
-    if _is_transposed(nest, rows, columns):
+    if groups is not None:
+        if groups.row.variables != rows:
+            rows, columns = columns, rows
+        if not _is_in_groups(nest, groups, rows):
+            return None
+    elif _is_transposed(nest, rows, columns):
         rows, columns = columns, rows
 
     def ordered(side: Collection[Var]) -> tuple[Var, ...]:
         return tuple(v for v in nest.outer if v in side)
 
-    return MatrixForm(ordered(rows), ordered(columns), ordered(batch), found[0].depth)
+    return MatrixForm(ordered(rows), ordered(columns), ordered(batch), found[0].depth, groups)
+
+
+def _is_in_groups(nest: Nest, groups: RowGroups, rows: Collection[Var]) -> bool:
+    """Whether the rows that are in groups are those of the tiles, one after another."""
+    loops = [v for v in nest.outer if v in rows]
+    return flatten([v.index for v in loops], [v.extent for v in loops]) is groups.row and set(loops) == set(rows)
 
 
 def _products(nest: Nest) -> list[Contraction]:
@@ -59,26 +71,61 @@ def _products(nest: Nest) -> list[Contraction]:
 
 
 def _is_over_same_loops(one: Contraction, other: Contraction) -> bool:
+    if (one.groups is None) != (other.groups is None):
+        return False
+    if one.groups is not None and other.groups is not None and one.groups.node is not other.groups.node:
+        return False
     return one.batch == other.batch and {one.rows, one.columns} == {other.rows, other.columns}
 
 
 def _is_matrix(found: Contraction, depth: Var) -> bool:
     factors = found.left, found.right
-    if not found.is_matrix or found.depth is not depth or any(operand_of(f, depth) is None for f in factors):
+    if not found.is_matrix or found.depth is not depth:
+        return False
+    if any(operand_of(of_tile(f), depth) is None and not _is_computed(f) for f in factors):
         return False
     return found.left.args[0].dtype == found.right.args[0].dtype
 
 
+def _is_computed(factor: Expr) -> bool:
+    """Whether a factor is rounded to a half type, of which matrix instructions take it, and simple to compute."""
+    if factor.op != "cast" or factor.args[0].dtype not in HALF or factor.reports:
+        return False
+    return all(node.op in _SIMPLE or node.op in OPS for node in walk(factor))
+
+
+_SIMPLE = ("load", "const", "index", "size", "cast", "bitcast")
+
+
 def operand_of(factor: Expr, depth: Var) -> Operand | None:
-    """A factor as it lies in memory; None where it is computed, or its place is no multiple of the depth."""
+    """A factor as it lies in memory; None where it is computed, or its place is no multiple of the depth.
+
+    Its rows may be read where indices say: those are the same all along the depth.
+    """
     if factor.op != "cast" or factor.args[0].op != "load" or factor.args[0].dtype not in HALF:
         return None
     read = factor.args[0]
     (offset,) = read.coords
-    if offset.values or any(depth in atom.variables for atom, _ in offset.terms if atom is not depth):
+    if any(depth in atom.variables for atom, _ in offset.terms if atom is not depth):
         return None
+    checks = [v.payload for value in offset.values for v in walk(value) if v.op == "check_index"]
+    if not all(provably_nonnegative(extent - 1) for extent in checks):
+        return None  # what was checked against an empty tensor is no place in it
     step = offset.coefficient(depth)
     return Operand(read, offset - depth.index * step, step)
+
+
+TILE_GROUP = Var("group", MOST_GROUPS)
+"""The group that all rows of a tile are in."""
+
+
+def of_tile(factor: Expr) -> Expr:
+    """A factor of a tile: if it is picked by the group of a row, by that of all of them."""
+
+    def replace(node: Expr) -> Expr | None:
+        return None if picked_group(node) is None else index_value(TILE_GROUP)
+
+    return rewrite(factor, replace=replace)
 
 
 def _is_transposed(nest: Nest, rows: frozenset[Var], columns: frozenset[Var]) -> bool:
@@ -99,8 +146,11 @@ def matrix_tiling(nest: Nest, form: MatrixForm) -> Tiling:
     mapping |= dict(zip(form.columns, unflatten(x.index, tuple(v.extent for v in form.columns)), strict=True))
     stores: tuple[FlatStore, ...] = substitute(nest, mapping)
     tiles = Tile(y, form.rows), Tile(x, form.columns)
-    sizes = [estimate(v.extent, nest.hints) for v in (y, x, form.depth)]
-    return Tiling(tiles, stores, nest, True, _configs(*sizes), matrix=form)
+    rows, columns, depth = (estimate(v.extent, nest.hints) for v in (y, x, form.depth))
+    configs = _configs(rows, columns, depth)
+    if form.groups is not None:
+        configs = _grouped_configs(rows, columns, depth, form.groups.count)
+    return Tiling(tiles, stores, nest, True, configs, matrix=form)
 
 
 def matrix_products(stores: tuple[FlatStore, ...], form: MatrixForm) -> list[Contraction]:
@@ -136,12 +186,29 @@ def _configs(rows: int, columns: int, depth: int) -> tuple[Config, ...]:
         shapes = sorted(_BLOCKS, key=lambda shape: _tiles(rows, columns, shape) < ENOUGH_TILES)
         if _tiles(rows, columns, shapes[0]) < ENOUGH_TILES:
             shapes = shapes[::-1]
+    return _of_depth(shapes, depth)
+
+
+def _of_depth(shapes: Iterable[tuple[int, ...]], depth: int) -> tuple[Config, ...]:
+    """Configurations of blocks, none deeper than the product."""
     most = max(16, power_of_two(depth))
     found = [
         Config((("RBLOCK", min(block, most)), ("XBLOCK", x), ("YBLOCK", y)), warps, stages)
         for y, x, block, warps, stages in shapes
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _grouped_configs(rows: int, columns: int, depth: int, groups: int) -> tuple[Config, ...]:
+    """Tiles of rows in groups: first those that are no taller than most groups, of the wide ones."""
+    group = max(1, rows // groups)
+    if group <= THIN < columns:
+        shapes = [(THIN, wide, *rest) for wide, *rest in _THIN_BLOCKS]
+    else:
+        shapes = sorted(_BLOCKS, key=lambda shape: shape[0] > power_of_two(group))
+        if _tiles(rows, columns, shapes[0]) < ENOUGH_TILES:
+            shapes = sorted(shapes[::-1], key=lambda shape: shape[0] > power_of_two(group))
+    return _of_depth(shapes, depth)
 
 
 def _tiles(rows: int, columns: int, shape: tuple[int, ...]) -> int:
@@ -158,7 +225,7 @@ def depth_parts(nest: Nest, form: MatrixForm, properties: DeviceProperties) -> i
     rows, columns, batch = (
         estimate(product(v.extent for v in loops), hints) for loops in (form.rows, form.columns, form.batch)
     )
-    if not isinstance(depth, int) or depth < 2 * LEAST_DEPTH:
+    if not isinstance(depth, int) or depth < 2 * LEAST_DEPTH or form.groups is not None:
         return 1
     blocks = dict(_configs(rows, columns, depth)[0].constants)
     programs = batch * -(-rows // blocks["YBLOCK"]) * -(-columns // blocks["XBLOCK"])

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.errors import UnsupportedError
+from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import mask_operands, mask_reports
 from turret.ir.expr import Expr, call, constant
 from turret.ir.index import Var, product
@@ -145,4 +146,6 @@ def _split(nest: Nest) -> Nest:
     if nest.scattered:
         return nest  # the order of a scatter's loops shows
     own = {v for n in nest.reductions if n.payload.variables != nest.inner for v in n.payload.variables}
+    if any(has_matrix_product(root) for root in nest.roots):
+        own |= set(nest.inner)  # matrix instructions take the depth as it is
     return split_loops(nest, own | set(nest.scan_variables))

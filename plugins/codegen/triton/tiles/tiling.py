@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.errors import UnsupportedError
+from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, hinted, product, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
@@ -78,13 +79,15 @@ class Tile:
 class MatrixForm:
     """A nest that sums products of matrices along its row: one or several with the same loops.
 
-    ``rows``, ``columns`` and ``batch`` are its outer loops, in order.
+    ``rows``, ``columns`` and ``batch`` are its outer loops, in order.  ``groups``, if not None: the rows are in groups,
+    each of which has another right factor; a tile has rows of one of them.
     """
 
     rows: tuple[Var, ...]
     columns: tuple[Var, ...]
     batch: tuple[Var, ...]
     depth: Var
+    groups: RowGroups | None = None
 
 
 @attrs.frozen(eq=False)
@@ -115,7 +118,8 @@ class Tiling:
 
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
-        if not isinstance(tile.extent, int):
+        in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
+        if in_groups or not isinstance(tile.extent, int):
             return True
         return any(tile.extent % dict(config.constants)[tile.block] for config in self.configs)
 

@@ -47,3 +47,9 @@ def test_an_op_registered_under_the_name_of_one_taken_back_is_the_one_that_runs(
 
     for factor, extra in [(2, False), (3, False), (3, True), (2, False), (5, True)]:
         compile_and_run(factor, extra)
+
+
+def test_the_pure_op_of_one_that_draws_numbers_is_said_to_draw_them():
+    tags = functional_op(aten.rrelu_with_noise.default, "rw0").tags
+    assert torch.Tag.nondeterministic_seeded in tags
+    assert torch.Tag.nondeterministic_seeded not in functional_op(aten._foreach_mul_.Scalar, "w0w0").tags

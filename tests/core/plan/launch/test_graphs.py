@@ -255,6 +255,28 @@ def test_threads_replay_one_recording_each_over_its_own_memory(graph: FakeGraph)
     assert not wrong
 
 
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.tuples(st.sampled_from(["first", "second", "patch"]), st.integers(0, 2)), max_size=12))
+def test_whoever_wrote_a_graph_last_a_bound_replay_works_where_it_is_told(
+    graph: FakeGraph, turns: list[tuple[str, int]]
+) -> None:
+    made = FakeGraph(graph.fake, graph.library)
+    places = [floats(n) for n in range(3)]
+    made.kernel("add_one", *[places[0].data_ptr()] * 2, size(places[0]))
+    read = made.read()
+    words = [AddressWord(0, 0), AddressWord(0, 8)]
+    bound = {name: read.bind([words], [places[0].data_ptr()]) for name in ("first", "second")}
+    expected = [0.0, 1.0, 2.0]
+    for who, number in turns:
+        address = places[number].data_ptr()
+        if who == "patch":
+            read.patch([Patch(0, w.offset, address) for w in words])
+        else:
+            bound[who]([address], STREAM)
+            expected[number] += 1
+    assert [p.item() for p in places] == expected
+
+
 def test_a_bound_replay_keeps_its_graph(graph: FakeGraph) -> None:
     x = floats(1)
     graph.kernel("add_one", x.data_ptr(), x.data_ptr(), size(x))

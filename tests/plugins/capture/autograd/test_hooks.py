@@ -1,12 +1,17 @@
-"""Hooks on tensors that the graph made."""
+"""Hooks on tensors that the graph made, and on leaves that existed before."""
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
+from turret.errors import CaptureError
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 LOG = []
@@ -131,3 +136,60 @@ def test_a_hook_on_a_view_of_a_result_beside_it_holds_for_the_view_alone():
         (row.sum() + base.sum()).backward()
         found.append(x.grad)
     torch.testing.assert_close(found[1], found[0])
+
+
+def _hooked(kinds):
+    def program(x, w):
+        scale = w * 2
+        for kind in kinds:
+            if kind == "partial":
+                x.register_hook(functools.partial(torch.mul, 3))
+            elif kind == "closure":
+                x.register_hook(lambda g: g + scale.detach())
+            elif kind == "none":
+                x.register_hook(lambda g: LOG.append(float(g.sum())))
+            elif kind == "break":
+                turret.graph_break()
+            else:
+                x.register_hook(lambda g: g * 2).remove()
+        return x * x * w
+
+    return program
+
+
+@given(st.lists(st.sampled_from(["partial", "closure", "none", "break", "removed"]), max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_hooks_on_leaves_that_existed_before_are_called_as_by_eager(kinds):
+    program = _hooked(kinds)
+    observed = Observed(program)
+    for _ in range(2):
+        worlds = []
+        for call in (program, observed):
+            LOG.clear()
+            x, w = torch.arange(3.0).requires_grad_(), torch.ones(3, requires_grad=True)
+            call(x, w).sum().backward()
+            worlds.append((x.grad, w.grad, list(LOG)))
+        assert_same(*worlds[::-1])
+
+
+def test_hooks_on_leaves_are_registered_behind_one_graph():
+    observed = Observed(_hooked(["partial", "closure"]), fullgraph=True)
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3)
+    for _ in range(2):
+        observed(x, w)
+    assert len(observed.graphs) == 1 and len(x._backward_hooks) == 4
+    with pytest.raises(RuntimeError, match="doesn't require gradient"):
+        observed(torch.ones(3), w)
+
+
+def test_a_backward_that_would_call_such_a_hook_is_left_to_python():
+    def program(x):
+        x.register_hook(lambda g: g * 7)
+        (x * x).sum().backward()
+        return x.grad
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert_same(observed(torch.ones(2, requires_grad=True)), torch.full((2,), 14.0))
+    with pytest.raises(CaptureError, match="hook"):
+        Observed(program, fullgraph=True)(torch.ones(2, requires_grad=True))

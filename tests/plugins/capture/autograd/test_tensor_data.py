@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import turret
@@ -133,3 +135,62 @@ def test_an_input_that_is_written_to_by_way_of_its_data_is_written_to_once():
         with pytest.raises(IndexError):
             call(x, torch.tensor(7))
         assert torch.equal(x, torch.ones(2))
+
+
+def _resized(steps):
+    def program(x, y):
+        z, found = x, []
+        for step in steps:
+            if step == "swap":
+                x.data = y
+            elif step == "shrink":
+                y.data = torch.zeros([0])
+            elif step == "grow":
+                y.data = torch.ones(2, 3) + x.detach().sum()
+            elif step == "use":
+                found.append((x * 2).sum())
+            elif step == "use new":
+                found.append((y * 2).sum())
+            else:
+                found.append((y.detach() * 2).sum())
+        return [x, y, *found, torch.tensor(x is z)]
+
+    return program
+
+
+@given(
+    st.lists(st.sampled_from(["swap", "shrink", "grow", "use", "use new", "read"]), min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_data_of_another_shape_are_eagers_with_the_gradients(steps, first, second):
+    program = _resized(steps)
+    observed = Observed(program)
+    for _ in range(2):
+        worlds = []
+        for call in (program, observed):
+            x, y = torch.arange(4.0).requires_grad_(first), (torch.arange(4.0) + 3).requires_grad_(second)
+            try:
+                found = call(x, y)
+                followed = [v for v in found if v.requires_grad]
+                if followed:
+                    sum(v.sum() for v in followed).backward()
+            except RuntimeError as error:
+                worlds.append(type(error))
+                continue
+            worlds.append((found, [v.requires_grad for v in found], x.data, y.data, x.grad, y.grad))
+        assert_same(*worlds[::-1])
+
+
+def test_data_of_another_shape_are_set_in_one_graph():
+    observed = Observed(_resized(["swap", "use", "shrink", "read"]), fullgraph=True)
+    for _ in range(3):
+        x, y = torch.ones(4, requires_grad=True), (torch.arange(4.0)).requires_grad_()
+        found = observed(x, y)
+        found[2].backward()
+        assert found[0] is x and found[1] is y and y.shape == (0,) and y.grad is None
+        assert_same(x.grad, torch.full((4,), 2.0))
+    assert len(observed.graphs) == 1
+    with pytest.raises(CaptureError, match="another shape"):
+        Observed(_resized(["shrink", "use new"]), fullgraph=True)(torch.ones(4), torch.ones(4, requires_grad=True))

@@ -55,7 +55,7 @@ class Compiled:
 
 
 def compiled(
-    function: Callable, dynamic: bool = False, forms: tuple[str, ...] = ("rows", "tiles"), **options: object
+    function: Callable, dynamic: bool | None = False, forms: tuple[str, ...] = ("rows", "tiles"), **options: object
 ) -> Compiled:
     generated, codegen = Generated(forms), InterpretedCodegen(**options)
     made = turret.compile(

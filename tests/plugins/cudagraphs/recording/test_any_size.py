@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import warnings
 
@@ -15,7 +16,7 @@ from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step
 from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs
-from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.pools.graphed import ANY_SIZE_RECORDINGS, Graphed, Settings
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 
 STEPS = (
@@ -97,23 +98,68 @@ def test_what_keeps_a_recording_to_its_sizes_is_on_record(options: dict, reason:
     assert not told.any_size and told.one_size.startswith(reason) and told.one_size in str(told)
 
 
-def test_launches_that_are_other_ones_at_other_sizes_are_recorded_a_size() -> None:
-    class Fickle(Program):
-        def launch(self, args, buffers, memory, stream):
-            super().launch(args, buffers, memory, stream)
-            if args[0].shape[0] > 6:
-                self.machine.launch("plus", lambda *tensors: None, buffers[0])
+class Specialised(Program):
+    """Kernels of other names at sizes that are multiples of 4, of 16, of 64, in turn: ``kinds`` of them."""
 
+    kinds = 1
+
+    def launch(self, args, buffers, memory, stream):
+        real, count = self.machine.launch, itertools.count()
+
+        def named(name, function, *tensors, hidden=()):
+            length, turn = tensors[0].shape[0], next(count) % self.kinds
+            real(f"{name} of {length // 4**turn % 4 == 0}", function, *tensors, hidden=hidden)
+
+        self.machine.launch = named
+        try:
+            super().launch(args, buffers, memory, stream)
+        finally:
+            del self.machine.launch
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(lengths=st.lists(st.integers(1, 60), min_size=3, max_size=30), kinds=st.integers(1, 3))
+def test_sizes_that_have_other_kernels_have_another_recording_for_all_of_them(lengths: list[int], kinds: int) -> None:
     machine = Machine()
-    program = Fickle(machine, 1, STEPS, ["t3"], launches_only=True)
+    program = Specialised(machine, 1, STEPS, ["t3"], launches_only=True)
+    program.kinds = kinds
     manager = FreshGraphs(machine.recording_device(), 0)
     function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda _: None)
-    for length in (4, 4, 9, 9, 5, 9, 4):
+    kept = []
+    for length in lengths:
+        x = torch.arange(length)
+        kept.append((program.eagerly([x.clone()]), function([x.clone()])))
+    assert all(torch.equal(found, expected) for (expected,), (found,) in kept)
+    sets = list(dict.fromkeys(tuple(n // 4**turn % 4 == 0 for turn in range(kinds)) for n in lengths[1:]))
+    told = function.reported()
+    assert told.any_size == min(len(sets), ANY_SIZE_RECORDINGS)
+    assert len(told.rerecordings) == told.any_size - 1
+    assert told.any_size == 1 or f"{told.any_size} recordings serve calls of all sizes" in str(told)
+    if len(sets) <= ANY_SIZE_RECORDINGS:
+        assert (told.warm_ups, told.replays, told.sizes) == (1, len(lengths) - 1, 0)
+        assert told.recordings == machine.made == len(sets)
+
+
+def test_a_recording_that_failed_is_made_again_beside_those_for_other_kernels() -> None:
+    machine = Machine()
+    program = Specialised(machine, 1, STEPS, ["t3"], launches_only=True)
+    manager = FreshGraphs(machine.recording_device(), 0)
+    function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda _: None)
+
+    def call(length: int) -> None:
         x = torch.arange(length)
         (expected,) = program.eagerly([x.clone()])
-        assert torch.equal(function([x.clone()])[0], expected)
-    told = function.reported()
-    assert told.recordings == 2 and told.any_size and told.sizes == 1, "9 is recorded by itself"
+        assert torch.equal(function([x])[0], expected)
+
+    for length in (4, 8, 5, 12, 7):
+        call(length)
+    broken = next(n for n in function.nodes if n.recorded.recording.kernels[0].name == "scale of True")
+    broken.recorded.recording.fails = True
+    with pytest.raises(OSError, match="the device is lost"):
+        call(16)
+    for length in (20, 9, 24):
+        call(length)
+    assert broken not in function.nodes and function.reported().any_size == 2 and function.recordings == 3
 
 
 PARTS = (
@@ -125,8 +171,13 @@ PARTS = (
 )
 
 
-def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: random.Random) -> None:
-    """A program of these parts gives eager's results at all sizes, by one recording a graph."""
+def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: random.Random) -> list[Graphed]:
+    """A program of these parts gives eager's results at all sizes, by one recording a graph; gives what was recorded.
+
+    What is counted is what this program's calls did.  The report has what lives: also graphs of programs before it that
+    no garbage collection has taken, and not those of this one that were dropped.
+    """
+    others, mine = set(cudagraphs.functions), set()
 
     def program(x, y, a):
         for part in chosen:
@@ -139,19 +190,27 @@ def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: r
     for n, m in sizes:
         x, y, a = rand(n, m), rand(m), r.choice((0.5, -2.0, 3.25))
         kept.append((compiled(x, y, a), program(x, y, a)))
+        mine |= set(cudagraphs.functions) - others
     for found, expected in kept:
         torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected], rtol=1e-4, atol=1e-5)
         assert [t.stride() for t in found] == [t.stride() for t in expected]
-    told = cudagraphs.report().functions  # of all compiled graphs that are alive
-    assert any(f.replays for f in told)
-    assert all((f.any_size, f.recordings) == (True, 1) for f in told if f.recordings), cudagraphs.report()
+    calls = 0
+    graphs = [f for f in mine if isinstance(f, Graphed)]  # one for all sizes that guards do not tell apart
+    for graph in graphs:
+        replays = sum(node.tally.replays for node in graph.nodes)
+        assert (graph.warm_ups, len(graph.nodes)) == (1, min(replays, 1)) and not graph.plain_calls, graph.reported()
+        assert all(node.any_size for node in graph.nodes)
+        calls += graph.warm_ups + replays
+    assert calls == len(sizes)
     assert all(pool.reserved_bytes == 0 for pool in cudagraphs.report().pools)
+    return graphs
 
 
 @on_acme
 def test_a_plan_of_kernels_is_recorded_once_for_all_sizes(world: World) -> None:
-    served_by_one(world, list(PARTS), [(3, 5), (3, 5), (7, 4), (2, 12), (9, 5)], random.Random(0))
-    assert max(f.replays for f in cudagraphs.report().functions) > 1, "of several sizes"
+    sizes = [(3, 5), (3, 5), (7, 4), (2, 12), (9, 5)]
+    graphs = served_by_one(world, list(PARTS), sizes, random.Random(0))
+    assert max(node.tally.replays for graph in graphs for node in graph.nodes) > 1, "of several sizes"
 
 
 @pytest.mark.thorough

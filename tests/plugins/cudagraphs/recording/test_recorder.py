@@ -48,7 +48,7 @@ def test_what_is_allocated_on_the_host_can_be_made_to_lie_elsewhere(nbytes: int)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 
     def addresses() -> set[int]:
-        taken = [libc.malloc(nbytes) for _ in range(8)]
+        taken = [libc.malloc(nbytes) for _ in range(7)]  # an eighth may be merged with what is free beside it
         for address in taken:
             libc.free(address)
         return set(taken)

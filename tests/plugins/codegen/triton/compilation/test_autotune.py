@@ -11,7 +11,7 @@ import torch
 from tests.plugins.codegen.triton.kernel_samples import scale
 from turret.ir import TensorDecl, size
 from turret.plugins.codegen.triton import CompiledKernel
-from turret.plugins.codegen.triton.compilation.autotune import Candidate, Tuner
+from turret.plugins.codegen.triton.compilation.autotune import Candidate, Tuner, sample
 from turret.storage.artifact_cache import ArtifactCache
 
 CUDA = torch.device("cuda:0")
@@ -36,7 +36,7 @@ class Timed(Tuner):
         self.cache, self.device, self.device_name = ArtifactCache(folder), 0, "a device"
         self.times, self.timed = times, 0
 
-    def _times(self, pairs: list[Candidate], tensors: list[TensorDecl]) -> list[float]:
+    def _times(self, pairs: list[Candidate], tensors: list[TensorDecl], ends: dict[str, int]) -> list[float]:
         self.timed += 1
         return self.times
 
@@ -75,3 +75,9 @@ def test_where_sizes_are_symbolic_or_one_is_given_the_first_is_taken(tmp_path: P
     assert tuner.best(given[:1], DECLARED) is given[0]
     assert tuner.best(given, {"a": DECLARED["a"]}) is given[0]  # b is scratch that kernels share
     assert tuner.timed == 0
+
+
+def test_groups_of_rows_are_equally_large_when_a_kernel_of_them_is_timed() -> None:
+    ends = TensorDecl("ends", (4,), (1,), torch.int32, torch.device("cpu"))
+    assert sample(ends, "cpu", 42).tolist() == [10, 21, 31, 42]
+    assert sample(ends, "cpu").tolist() == [0, 0, 0, 0]
