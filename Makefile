@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test thorough quick fuzz bench sanitize docs lint clean
+.PHONY: demo test thorough quick fuzz bench sanitize memcheck docs lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -42,6 +42,10 @@ sanitize: $(STAMP)
 		$(BIN)/python -m pytest tests/core/plan/launch tests/core/frames/test_entry_points.py \
 		tests/core/frames/test_frame_hook.py tests/core/frames/test_guard_tree.py \
 		tests/core/frames/test_guard_tree_staleness.py tests/core/storage/test_extension.py
+
+# On a machine with a GPU and the CUDA toolkit: checks of kernels and of recorded graphs under compute-sanitizer.
+memcheck: $(STAMP)
+	$(BIN)/python -m tests.gpu.memcheck
 
 # Warnings are errors: dead links and anchors, pages out of the navigation, names that the reference does not find.
 docs: $(STAMP)

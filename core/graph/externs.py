@@ -168,6 +168,7 @@ def define_own_ops() -> None:
     import turret.graph.ops.failing_ops
     import turret.graph.ops.library_ops
     import turret.graph.ops.memory_ops
+    import turret.graph.ops.packed_ops
     import turret.graph.ops.random_ops  # noqa: F401
 
 

@@ -41,7 +41,8 @@ def executable(
         assert elsewhere is not None
         made = elsewhere
     else:
-        plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
+        visible = partitioned.num_forward_outputs if role == "forward" else None
+        plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)), visible_outputs=visible)
         with pipeline.failures("load"):
             made = plan, load(plan, pipeline.context.store("load"))
     pipeline.context.emit("product", stage="load", name=name, product=made[1])

@@ -199,6 +199,8 @@ class Plan:
     (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
     when its kernels were compiled (None: all).  ``batch_symbols`` (of a section's plan): symbols that count
     samples which its steps treat one by one, so that a call of more samples gives the same first ones.
+    ``visible_outputs``: how many outputs, the first ones, leave for the user's program (None: all); the others are
+    saved for a backward.
     """
 
     name: str
@@ -222,6 +224,7 @@ class Plan:
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
     batch_symbols: tuple[str, ...] = ()
+    visible_outputs: int | None = None
 
     @property
     def needed_library(self) -> Library:

@@ -242,6 +242,7 @@ class _Splitter:
             library=plan.library if any(isinstance(step, Launch) for step in steps) else None,
             source="",
             sections=(),
+            visible_outputs=None,
             batch_symbols=self.sections[number].batch_symbols,
             **self._memory(number),
         )

@@ -11,6 +11,7 @@ import importlib
 
 from torch import fx
 
+from turret.hooks.config import Option
 from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import GraphPhase
@@ -26,10 +27,20 @@ PASSES: dict[str, tuple[str, ...]] = {
         "channels_last",
         "dead_code",
     ),
-    "forward": ("dead_code", "memory_order", "overlap_collectives"),
+    "forward": ("packed_weights", "dead_code", "memory_order", "overlap_collectives"),
     "backward": ("dead_code", "memory_order", "overlap_collectives"),
 }
 """Names of the modules of this folder to run at each phase, in order."""
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """Whether weights stay as they are."""
+    freezing = (
+        "pack weights of products and convolutions on the CPU for inference (grad mode off), once for all calls; what "
+        "is written to a weight in place, or assigned to it, is noticed, what is written through its .data is not"
+    )
+    return (Option(name="freezing", default=False, doc=freezing),)
 
 
 @hookimpl

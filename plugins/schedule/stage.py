@@ -21,6 +21,7 @@ from turret.ir import (
     StridedView,
 )
 from turret.plugins.schedule.attention import choose_attention
+from turret.plugins.schedule.fusion.column_slices import split_into_slices
 from turret.plugins.schedule.fusion.fuse import Fuser
 from turret.plugins.schedule.fusion.graph import build_graph, memory_roots, ordered
 from turret.plugins.schedule.fusion.inline import inline
@@ -48,7 +49,8 @@ def _schedule(context: CompileContext, program: LoopProgram, target: Target | No
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
     needed = needed_in_memory(program, units)
-    units = fold_row_factors(inline(units, needed, elide_casts, program.hints), needed)
+    units = split_into_slices(inline(units, needed, elide_casts, program.hints), needed, elide_casts)
+    units = fold_row_factors(units, needed)
     needed |= unread(units)
     graph = build_graph(program, units)
     fuser = Fuser(

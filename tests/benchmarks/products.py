@@ -159,10 +159,11 @@ def extra(case: Case, kernel: TritonKernel, stages: int) -> Iterable[Config]:
             if x * r * s * 2 <= 160 << 10:
                 yield Config((("RBLOCK", r), ("XBLOCK", x), ("YBLOCK", blocks["YBLOCK"])), w, s)
         return
-    if stages > 1:
-        return  # each part of a row lies in one block
-    for x, r, w in itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096, 8192), (2, 4, 8)):
-        if 1024 <= x * r <= 32768 and r <= case.depth:
+    lengths = {dict(config.constants)["RBLOCK"] for config in kernel.configs}
+    if stages > 1 or max(lengths) >= case.depth:
+        lengths = {max(lengths)}  # each row, or part of one, lies in one block
+    for x, r, w in itertools.product((1, 2, 4, 8, 16), sorted(lengths), (2, 4, 8, 16)):
+        if 1024 <= x * r <= 65536:
             yield Config((("RBLOCK", r), ("XBLOCK", x)), w, 1)
 
 

@@ -1,7 +1,7 @@
 """Checks a GPU in one run: correctness against eager, streams and memory, speed beside torch.compile.
 
-Usage, from the root of a checkout (nothing needs to be installed): ``python -m tests.gpu.check [--only WORD]
-[--skip-timing] [--budget SECONDS]``.  Exits with 1 where anything is wrong.
+Usage, from the root of a checkout (nothing needs to be installed): ``python -m tests.gpu.check [--only WORD[,WORD]]
+[--skip-timing] [--budget SECONDS]``.  Exits with 1 where anything is wrong, and where words name no check.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class Report:
         print(f"  WRONG {name}: {wrong}", flush=True)
 
 
+def is_chosen(name: str, only: str) -> bool:
+    """Whether a check's name contains one of the words, which commas part."""
+    return any(word in name for word in only.split(","))
+
+
 def check_case(case: Case, dtype: torch.dtype, train: bool, dynamic: bool | None) -> str | None:
     from tests.gpu.compare import check
 
@@ -72,7 +77,7 @@ def check_case(case: Case, dtype: torch.dtype, train: bool, dynamic: bool | None
 
 def correctness(report: Report, only: str) -> None:
     for case in CASES:
-        if only not in case.name or not report.alive():
+        if not is_chosen(case.name, only) or not report.alive():
             continue
         start = time.monotonic()
         for dtype in case.dtypes:
@@ -88,7 +93,7 @@ def special(report: Report, only: str) -> None:
     from tests.gpu.special import SPECIAL
 
     for run in SPECIAL:
-        if only in run.__name__ and report.alive():
+        if is_chosen(run.__name__, only) and report.alive():
             turret.reset()
             report.attempt(run.__name__, run)
             print(f"  {run.__name__}", flush=True)
@@ -101,7 +106,7 @@ def recordings(report: Report, only: str) -> None:
 
     place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0), busy=os.cpu_count() or 1)
     for run in GRAPH_CHECKS:
-        if only in run.__name__ and report.alive():
+        if is_chosen(run.__name__, only) and report.alive():
             print(f"  {run.__name__}", flush=True)
             report.attempt(run.__name__, lambda run=run: print(*(f"    {line}" for line in run(place)), sep="\n"))
 
@@ -141,7 +146,7 @@ def timings(report: Report) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="run checks whose name contains this")
+    parser.add_argument("--only", default="", help="run checks whose name contains one of these, with commas between")
     parser.add_argument("--skip-timing", action="store_true")
     parser.add_argument("--skip-correctness", action="store_true")
     parser.add_argument("--budget", type=float, default=540, help="seconds after which no further check starts")
@@ -180,6 +185,9 @@ def main() -> int:
         print(f"  refused: {line}")
     for name in report.failures:
         print(f"  wrong: {name}")
+    if not (report.passed or report.failures or report.refused or options.skip_correctness):
+        print(f"no check has any of {options.only!r} in its name, or time was up before the first")
+        return 1
     return 1 if report.failures else 0
 
 

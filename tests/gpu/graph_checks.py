@@ -451,8 +451,9 @@ def other_threads_work_while_one_records(place: Place) -> list[str]:
 def threads_replay_one_recording_over_memory_of_their_own(place: Place) -> list[str]:
     """Replays of several threads follow one another, each over its own memory, on a stream of its own or a common one.
 
-    A kernel, a memset and a memcpy are written anew for each.  What the first replay of a recording finds out makes the
-    later ones others, so that there are many recordings; other processes keep the host busy.
+    Kernels and a memcpy (and a memset, where torch clears by one) are written anew for each.  What the first replay of
+    a recording finds out makes the later ones others, so that there are many recordings; other processes keep the host
+    busy.
     """
     n, wrong = 4096 // place.scale, []
     pool = place.graphs.pool(0)

@@ -93,6 +93,28 @@ def gathered_rows_of_groups() -> None:
     _near(made(x, w, order, ends), wide(x[order // 2], w, ends))
 
 
+def gates_of_one_matrix() -> None:
+    """A gate and what it lets through as slices of one product, plain and of rows in groups, tuned and not."""
+
+    def plain(x: Tensor, w: Tensor) -> Tensor:
+        gate, up = F.linear(x, w).chunk(2, -1)
+        return F.silu(gate) * up
+
+    def of_groups(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        gate, up = torch._grouped_mm(x, w, offs=ends).chunk(2, -1)
+        return F.silu(gate) * up
+
+    for tuned in (False, True):
+        for rows in (1, 8, 300):
+            x, w = randn(rows, 512), randn(2048, 512)
+            made, _ = forced(plain, "rows", "tiles", max_autotune=tuned)
+            _near(made(x, w), plain(x.double(), w.double()))
+        x, w, ends = randn(700, 512), randn(5, 1024, 512).mT, ends_of([3, 400, 0, 200, 97])
+        made, _ = forced(of_groups, "tiles", max_autotune=tuned)
+        gate, up = wide(x, w, ends).chunk(2, -1)
+        _near(made(x, w, ends), F.silu(gate) * up)
+
+
 def gradients_of_grouped_products() -> None:
     """Both matrices' gradients, the activation's in the same kernel."""
     ends = ends_of([100, 0, 156, 256])
@@ -157,6 +179,7 @@ def picked_weights() -> None:
 PRODUCTS: tuple[Callable[[], None], ...] = (
     grouped_products,
     gathered_rows_of_groups,
+    gates_of_one_matrix,
     gradients_of_grouped_products,
     quantised_weights,
     picked_weights,

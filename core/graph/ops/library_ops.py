@@ -30,7 +30,7 @@ def _convolution_out(
 ) -> torch.Tensor:
     """``aten::convolution`` into ``out``, of the result's shape and in any layout."""
     arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    layout = _layout_of(input, weight)
+    layout = layout_of(input, weight)
     if transposed or not out.is_contiguous(memory_format=layout) or not runs_in_cudnn(*arguments):
         return out.copy_(torch.convolution(*arguments))
     cudnn = torch.backends.cudnn
@@ -42,7 +42,7 @@ def _convolution_out(
     return out if bias is None else out.add_(bias.view(-1, *[1] * (input.dim() - 2)))
 
 
-def _layout_of(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+def layout_of(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     """Channels last where one operand lies so, as ATen has it; of equal strides either name will do."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
     if last is not None and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (input, weight)):

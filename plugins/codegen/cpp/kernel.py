@@ -9,7 +9,7 @@ import attrs
 
 from turret.hooks.devices import OUT_OF_BOUNDS
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Value, Var
+from turret.ir.index import Index, Value, Var, product
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.cpp.emission.dtypes import ctype
@@ -33,7 +33,7 @@ class CppKernel:
     One that checks its accesses (``check_bounds``) takes extent and slot of each buffer after them, then the address of
     a report, and returns 4 where it wrote one.  ``numbers``, C++ of 64-bit words, come last.  Kernels that differ only
     in names of tensors, variables, origins, sources or streams share ``function`` and ``source``; ``comment`` holds
-    what they do not share.
+    what they do not share.  ``work``: operations on elements, where sizes are known.
     """
 
     function: str
@@ -45,6 +45,7 @@ class CppKernel:
     streams: tuple[int, ...] = ()
     check_bounds: bool = False
     numbers: tuple[str, ...] = ()
+    work: int | None = None
 
     @property
     def words(self) -> int:
@@ -77,6 +78,7 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl], check_bounds: bool = Fa
         comment,
         tuple(streams[n] for n in made.streams),
         check_bounds,
+        work=made.work,
     )
 
 
@@ -90,6 +92,7 @@ class _Written:
     sizes: tuple[str, ...]
     reports_errors: bool
     streams: tuple[int, ...]
+    work: int | None
 
 
 MOST_REMEMBERED = 4096
@@ -110,7 +113,9 @@ def _write(
     body, reports = _body(emitter)
     name, source = function(body)
     pointers, drawn = tuple(map(names.index, emitter.pointers)), tuple(map(streams.index, emitter.streams))
-    return _Written(name, source, pointers, tuple(emitter.symbols), reports, drawn)
+    count = product(v.extent for v in nest.loops)
+    work = count * emitter.facts.total_cost(*nest.roots) if isinstance(count, int) else None
+    return _Written(name, source, pointers, tuple(emitter.symbols), reports, drawn, work)
 
 
 def function(body: str, mark: str = "") -> tuple[str, str]:

@@ -22,6 +22,10 @@ LEAST = 64
 UNROLLED = 16
 """Loops over the groups of lanes of a row stay as they are where they have so few steps: those are unrolled, and what
 is kept of the row lies in registers (128 floats: 48 ns a row against 82)."""
+SMALL_WORK = 1 << 19
+"""Operations on elements of kernels that such rows are merged in, too: they take some ten microseconds, and four more
+are less than what compiling each (a twentieth of a second) is worth, where there are many."""
+MANY = 4
 VECTOR = 16
 """A loop of vectors has a bound of so many elements times a number, and a rest that is part of the code."""
 
@@ -50,20 +54,36 @@ class _Number:
     rest: int = 0
 
 
+_Member = tuple[CppKernel, str, tuple[_Number, ...]]
+
+
 def merge_similar(kernels: Iterable[CppKernel]) -> list[CppKernel]:
     """The kernels in their order, those with a function in common of which the sources differ in numbers alone."""
     kernels = list(kernels)
     distinct = {kernel.function: kernel for kernel in kernels}
-    groups: dict[object, list[tuple[CppKernel, str, tuple[_Number, ...]]]] = defaultdict(list)
-    for kernel in distinct.values():
-        text, numbers = _with_gaps(kernel.source[kernel.source.index("{") :])
-        kinds = tuple((number.type, number.use, number.rest) for number in numbers)
-        groups[text, kinds, kernel.words, kernel.check_bounds].append((kernel, text, numbers))
     merged: dict[str, CppKernel] = {}
-    for members in groups.values():
+    for members in _groups(distinct.values(), UNROLLED):
         if len(members) > 1:
             merged.update(_merged(members))
+    short = [kernel for name, kernel in distinct.items() if name not in merged and _is_small(kernel)]
+    for members in _groups(short, 0):
+        if len(members) >= MANY:
+            merged.update(_merged(members))
     return [_like(kernel, merged[kernel.function]) if kernel.function in merged else kernel for kernel in kernels]
+
+
+def _is_small(kernel: CppKernel) -> bool:
+    return kernel.work is not None and kernel.work <= SMALL_WORK
+
+
+def _groups(kernels: Iterable[CppKernel], unrolled: int) -> list[list[_Member]]:
+    """Kernels that can be one function; rows of up to ``unrolled`` groups of lanes only with those of their length."""
+    groups: dict[object, list[_Member]] = defaultdict(list)
+    for kernel in kernels:
+        text, numbers = _with_gaps(kernel.source[kernel.source.index("{") :], unrolled)
+        kinds = tuple((number.type, number.use, number.rest) for number in numbers)
+        groups[text, kinds, kernel.words, kernel.check_bounds].append((kernel, text, numbers))
+    return list(groups.values())
 
 
 def _like(kernel: CppKernel, merged: CppKernel) -> CppKernel:
@@ -71,7 +91,7 @@ def _like(kernel: CppKernel, merged: CppKernel) -> CppKernel:
     return attrs.evolve(kernel, function=merged.function, source=merged.source, numbers=merged.numbers)
 
 
-def _merged(members: Sequence[tuple[CppKernel, str, tuple[_Number, ...]]]) -> dict[str, CppKernel]:
+def _merged(members: Sequence[_Member]) -> dict[str, CppKernel]:
     """By the functions that the members had: each with one that all of them have."""
     first, text, template = members[0]
     columns = zip(*(numbers for _, _, numbers in members), strict=True)
@@ -120,7 +140,7 @@ def _word(kind: str, text: str) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def _with_gaps(body: str) -> tuple[str, tuple[_Number, ...]]:
+def _with_gaps(body: str, unrolled: int) -> tuple[str, tuple[_Number, ...]]:
     """A body with gaps for the numbers that others like it may have in their place, and those numbers."""
     numbers: list[_Number] = []
     lines = []
@@ -129,7 +149,7 @@ def _with_gaps(body: str) -> tuple[str, tuple[_Number, ...]]:
     for line in body.splitlines():
         pragma = line.lstrip().startswith("#")
         in_vectors = vectors or inside is not None
-        lines.append(line if pragma else _line_with_gaps(line, vectors, in_vectors, numbers))
+        lines.append(line if pragma else _line_with_gaps(line, vectors, in_vectors, unrolled, numbers))
         if not pragma:
             opened = line.count("{") - line.count("}")
             if vectors and opened > 0:
@@ -141,9 +161,9 @@ def _with_gaps(body: str) -> tuple[str, tuple[_Number, ...]]:
     return "\n".join(lines) + "\n", tuple(numbers)
 
 
-def _line_with_gaps(line: str, header: bool, in_vectors: bool, numbers: list[_Number]) -> str:
+def _line_with_gaps(line: str, header: bool, in_vectors: bool, unrolled: int, numbers: list[_Number]) -> str:
     array, groups = _ARRAY.match(line), _GROUPS.match(line)
-    if groups is not None and int(groups[2]) <= UNROLLED * int(groups[1]):
+    if groups is not None and int(groups[2]) <= unrolled * int(groups[1]):
         return line
     decodes = _DECODING.match(line) is not None
 

@@ -42,7 +42,7 @@ class PlanWork(Work):
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
-        self.states = GeneratorStates.of(plan)
+        self.states, self.visible_outputs = GeneratorStates.of(plan), plan.visible_outputs
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None

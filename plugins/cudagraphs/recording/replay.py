@@ -12,12 +12,19 @@ import torch
 
 from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.recording.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
-from turret.plugins.cudagraphs.work import RecordingDevice, Result, Work, float_bits
+from turret.plugins.cudagraphs.work import Layout, RecordingDevice, Result, Shapes, Work, float_bits
 from turret.storage.source_lines import show_lines
 from turret.torch_compat.native import same_addresses
 
 _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
+
+_PACKED_FROM, _PACKED_BYTES, _PITCH = 8, 1 << 16, 512
+"""How many saved tensors of one layout are made in one block of memory, how many bytes each has at most, and the bytes
+that each begins at a multiple of, as what torch's allocators hand out does.
+
+An allocator takes as long for one as for all.  They live until the backward has run, all of them; where few are kept
+longer, a block that holds them holds little more."""
 
 
 def write_replay(
@@ -49,6 +56,9 @@ class _Writer:
         }
         self.lines: list[str] = []
         self.dispatches = False
+        self.visible_outputs = work.visible_outputs
+        self.packed: dict[int, str] = {}
+        """Buffers that are made in one block with others, and where each lies."""
 
     def build(self) -> Callable[[list, int], list | None]:
         if self.arity:
@@ -58,7 +68,8 @@ class _Writer:
         if self.node.blocks or not self.node.shapes.buffers:
             made = []
         else:
-            made = [self._buffer(n) for n in range(len(self.node.shapes.buffers))]
+            self._pack()
+            made = [f"b{n}" if n in self.packed else self._buffer(n) for n in range(len(self.node.shapes.buffers))]
         self._copy_in()
         addresses = self._addresses()
         self.lines += [
@@ -114,6 +125,22 @@ class _Writer:
             if rest:
                 self.lines += [f"if p{n} & {ALIGNMENT - 1} != {rest}:", "    return None"]
 
+    def _pack(self) -> None:
+        """Make the small saved tensors of one layout in one block."""
+        for number, members in enumerate(packable(self.node.shapes, self.visible_outputs)):
+            layout = self.node.shapes.buffers[members[0]]
+            pitch = -(-layout.nbytes // _PITCH) * _PITCH
+            step, block = pitch // layout.dtype.itemsize, f"k{number}"
+            self.names[f"dtype_{block}"] = layout.dtype
+            views = f"view({block}, {(len(members), *layout.shape)!r}, {(step, *layout.stride)!r}, 0).unbind()"
+            self.lines += [
+                f"{block} = empty(({len(members) * step},), (1,), dtype_{block})",
+                f"{', '.join(f'b{n}' for n in members)} = {views}",
+                f"q{number} = {block}.data_ptr()",
+            ]
+            self.packed |= {n: f"q{number} + {place * pitch}" for place, n in enumerate(members)}
+            self.dispatches = True
+
     def _buffer(self, number: int) -> str:
         layout = self.node.shapes.buffers[number]
         self.names[f"dtype{number}"] = layout.dtype
@@ -149,7 +176,8 @@ class _Writer:
         for (kind, n), words in self.recorded.words.items():
             if words:
                 arguments.append(words)
-                names.append({"input": f"p{n}", "float": f"bits(f{n})"}.get(kind, f"b{n}.data_ptr()"))
+                address = self.packed.get(n, f"b{n}.data_ptr()")
+                names.append({"input": f"p{n}", "float": f"bits(f{n})"}.get(kind, address))
                 first.append(self.node.first_addresses[(kind, n)])
         self.names["launch"] = self.recorded.recording.bind(arguments, first)
         return names
@@ -194,3 +222,16 @@ class _Writer:
         start = f"{result.offset}" if result.kind == "buffer" else f"{base}.storage_offset() + {result.offset}"
         self.lines.append(f"{name} = view({base}, {result.layout.shape!r}, {result.layout.stride!r}, {start})")
         return name
+
+
+def packable(shapes: Shapes, visible_outputs: int | None) -> list[list[int]]:
+    """Buffers that may lie in one block, as lists of those alike: many small ones that a backward alone reads."""
+    if visible_outputs is None:
+        return []
+    given = {r.source for r in shapes.results[:visible_outputs] if r.kind == "buffer"}
+    given |= {r.source for r in shapes.results if r.kind == "buffer" and r.layout is not None}
+    alike: dict[Layout, list[int]] = {}
+    for number, layout in enumerate(shapes.buffers):
+        if number not in given and 0 < layout.nbytes <= _PACKED_BYTES:
+            alike.setdefault(layout, []).append(number)
+    return [members for members in alike.values() if len(members) >= _PACKED_FROM]

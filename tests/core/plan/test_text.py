@@ -75,7 +75,7 @@ def _plans(*branch: st.SearchStrategy[Plan]) -> st.SearchStrategy[Plan]:
         scratch_bytes=SIZES, arena_spans=_tuples(st.tuples(NUMBERS, NUMBERS)), check_bounds=st.booleans(),
         arch=st.sampled_from(["", "sm_90"]), static_inputs=_tuples(NUMBERS),
         sections=_tuples(st.builds(Section, NUMBERS, NUMBERS, _tuples(OBSTACLE), _tuples(st.just("s0")))),
-        kernel_slots=st.one_of(st.none(), NUMBERS),
+        kernel_slots=st.one_of(st.none(), NUMBERS), visible_outputs=st.one_of(st.none(), NUMBERS),
     )  # fmt: skip
 
 

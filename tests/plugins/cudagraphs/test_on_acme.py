@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import itertools
 import sys
 import types
 import unittest.mock
 import warnings
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
@@ -94,6 +98,55 @@ def test_training_steps_are_eager_s(world: World) -> None:
         for a, b in zip(model.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a.cpu(), b.cpu())
     assert turret.cudagraphs.report().replays >= 8
+
+
+class _Stack(torch.nn.Module):
+    """Layers that each save small tensors, and hand some of them out."""
+
+    def __init__(self, widths: list[int], shown: int) -> None:
+        super().__init__()
+        pairs = itertools.pairwise([4, *widths, 4])
+        self.layers, self.shown = torch.nn.ModuleList(torch.nn.Linear(n, m) for n, m in pairs), shown
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        seen = []
+        for layer in self.layers:
+            x = torch.sigmoid(layer(x))
+            seen.append(x)
+        return x * 2, seen[: self.shown]
+
+
+@on_acme
+@settings(max_examples=2, deadline=None)
+@given(wide=st.sets(st.integers(0, 11), max_size=2), shown=st.integers(0, 3), order=st.permutations(range(3)))
+def test_small_saved_tensors_lie_in_one_block_that_no_output_lies_in(
+    world: World, wide: set[int], shown: int, order: list[int]
+) -> None:
+    others = set(cudagraphs.functions)
+    model = _Stack([8 if n in wide else 4 for n in range(12)], shown).to("acme")
+    compiled, parameters = world.compile(model, **GRAPHS), list(model.parameters())
+    saved: list[torch.Tensor] = []
+
+    def gradients(run: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Of calls that are all made before the first is differentiated, in another order."""
+        made = [run(x) for x in inputs]
+        losses = [(y * y).sum() + sum(v.sum() for v in seen) for y, seen in made]
+        found = [torch.autograd.grad(losses[n], [*parameters, inputs[n]], retain_graph=n == 1) for n in order]
+        again = torch.autograd.grad(losses[1], parameters)
+        return [g.cpu() for gs in (*found, again) for g in gs] + [t.cpu() for y, seen in made for t in (y, *seen)]
+
+    for _ in range(3):
+        inputs = [rand(3, 4, grad=True) for _ in range(3)]
+        torch.testing.assert_close(gradients(compiled, inputs), gradients(model, inputs))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        y, seen = compiled(rand(3, 4, grad=True))
+    own = {p.untyped_storage()._cdata for p in parameters}
+    blocks = Counter(t.untyped_storage()._cdata for t in saved if t.untyped_storage()._cdata not in own)
+    assert max(blocks.values()) >= 8, "as many have four columns and are no outputs"
+    for output in (y, *seen):
+        assert output.untyped_storage().nbytes() == output.nbytes
+    (forward,) = (f.reported() for f in set(cudagraphs.functions) - others if f.work.role == "forward")
+    assert (forward.warm_ups, forward.replays, forward.recordings) == (1, 3 * 3, 1)
 
 
 @on_acme

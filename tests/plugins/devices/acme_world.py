@@ -37,6 +37,7 @@ import torch
 
 import turret
 from tests.plugins.devices.acme_plugin import AcmePlugin
+from turret.api import cudagraphs
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 280
@@ -56,6 +57,7 @@ class World:
         self.graphs, self.driver = self.device.graphs, self.device.driver
         torch.manual_seed(0)
         turret.reset()
+        cudagraphs.functions.clear()  # those that no garbage collection has taken
 
     def compile(self, function: Any, *further: Any, **options: Any) -> Any:
         """Compile for the device, with further plugins, under options; errors come out, and no cache is used."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.benchmarks import graph_replay
+from tests.benchmarks import graph_replay, kernel_chains
 from tests.gpu.graph_checks import GRAPH_CHECKS, Place
 from tests.gpu.graph_sequences import play
 from tests.plugins.devices.acme_world import World, on_acme, rand
@@ -508,3 +508,11 @@ def test_sequences_for_gpus_give_what_eager_gives(world: World) -> None:
 def test_the_benchmark_of_replays_measures_patched_and_copied_ones(world: World) -> None:
     found = graph_replay.measured(world.graphs, torch.device("acme", 0), 12, 0, lambda: None)
     assert len(found) == 4 and all(us > 0 for us in found.values())
+
+
+@on_acme
+def test_the_benchmark_of_chains_measures_one_recording_for_all_sizes(world: World) -> None:
+    device, given = torch.device("acme", 0), (world.plugin,)
+    plain, *_, replayed = kernel_chains.measured(1, device, given, calls=2, rounds=1)
+    assert (plain.graphs, plain.sizes, plain.recordings) == (False, "equal", 0) and plain.microseconds > 0
+    assert (replayed.graphs, replayed.sizes, replayed.recordings) == (True, "changing", 1) and replayed.nodes

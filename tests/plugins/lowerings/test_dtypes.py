@@ -73,7 +73,6 @@ UNARY: dict[str, Callable] = {name: getattr(torch, name) for name in _UNARY_NAME
 BINARY: dict[str, Callable] = {name: getattr(torch, name) for name in _BINARY_NAMES.split()}
 BINARY["div_trunc"] = lambda a, b: torch.div(a, b, rounding_mode="trunc")
 BINARY["div_floor"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
-BINARY["shifted left"], BINARY["shifted right"] = operator.lshift, operator.rshift
 BINARY["where"] = lambda a, b: torch.where(torch.tensor([[True], [False]] * 50)[: a.shape[0]], a, b)
 BINARY["clamp_min"] = lambda a, b: torch.clamp(a, min=b)
 BINARY["clamp_max"] = lambda a, b: torch.clamp(a, max=b)
@@ -126,6 +125,16 @@ def test_binary_ops_match_eager_for_every_pair_of_dtypes(name: str) -> None:
             # Its decomposition takes integers to float32 without rounding them to halves first.
             a, b = a[a.double().abs().flatten() < 2048], b[:, b.double().abs().flatten() < 2048]
         cases.append((function, (a, b)))
+    check_all(cases)
+
+
+@pytest.mark.parametrize("function", [operator.lshift, operator.rshift], ids=["left", "right"])
+def test_shifts_by_operators_match_eager_whatever_they_shift_by(function: Callable) -> None:
+    integers = [dtype for dtype in DTYPES if not dtype.is_floating_point and dtype != torch.bool]
+    cases = [(function, grid(first, second)) for first, second in itertools.product(integers, integers)]
+    cases += [
+        (lambda a, by=by: function(a, by), (values(dtype),)) for dtype in integers for by in (0, 1, 7, 31, 64, -1)
+    ]
     check_all(cases)
 
 

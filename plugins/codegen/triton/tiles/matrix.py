@@ -150,7 +150,15 @@ def matrix_tiling(nest: Nest, form: MatrixForm) -> Tiling:
     configs = _configs(rows, columns, depth)
     if form.groups is not None:
         configs = _grouped_configs(rows, columns, depth, form.groups.count)
+    sums = len(matrix_products(stores, form))
+    configs = tuple(config for config in configs if sums * _registers(config) <= MOST_SUMS)
     return Tiling(tiles, stores, nest, True, configs, matrix=form)
+
+
+def _registers(config: Config) -> int:
+    """Registers of a thread that hold a tile of sums."""
+    blocks = dict(config.constants)
+    return blocks["YBLOCK"] * blocks["XBLOCK"] // (32 * config.num_warps)
 
 
 def matrix_products(stores: tuple[FlatStore, ...], form: MatrixForm) -> list[Contraction]:
@@ -172,6 +180,8 @@ _BLOCKS = (
 _THIN_BLOCKS = ((128, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 4), (32, 128, 2, 6), (32, 128, 4, 5), (128, 64, 4, 5))
 """The same where one side is thin: the other side, the depth, warps and stages; the second and what follows where the
 first gives too few tiles."""
+MOST_SUMS = 128
+"""Registers of a thread that may hold sums: with more, others have to wait in memory."""
 ENOUGH_TILES = 100
 """Tiles of the largest size that fill a device; where there are fewer, smaller ones come first."""
 

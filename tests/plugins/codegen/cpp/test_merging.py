@@ -118,6 +118,18 @@ def test_short_rows_and_loops_stay_as_they_are() -> None:
         assert merge_similar(emitted) == emitted
 
 
+def test_rows_of_small_kernels_are_merged_where_there_are_many() -> None:
+    drawn = [layer_norm(64, width) for width in (128, 192, 256, 320)]
+    (apart, many), (together, few) = results(drawn, merge=False), results(drawn, merge=True)
+    assert (many, few) == (4, 1)
+    assert all(map(torch.equal, apart, together))
+    large = [
+        emit(case.kernel, case.declarations) for case in (layer_norm(9000, width) for width in (128, 192, 256, 320))
+    ]
+    for kept in (large, [emit(case.kernel, case.declarations) for case in drawn[:3]]):
+        assert merge_similar(kept) == kept
+
+
 def test_kernels_with_equal_sources_stay_one_and_those_alone_are_untouched() -> None:
     one, other = gelu(70, 100), gelu(70, 100)
     emitted = [emit(case.kernel, case.declarations) for case in (one, other, column_sums(3, 100))]

@@ -82,6 +82,19 @@ def _read(expr: turret.ir.Expr) -> set[str]:
     return {node.tensor for node in turret.ir.walk(expr) if node.op == "load"}
 
 
+def test_a_gate_and_what_it_lets_through_are_one_kernel() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        gate, up = torch._grouped_mm(x, w, offs=ends).chunk(2, -1)
+        return F.silu(gate) * up
+
+    x, w, ends = randn(40, 32), randn(3, 48, 32).mT, torch.tensor([7, 7, 33], dtype=torch.int32)
+    made = compiled(function)
+    gate, up = wide(x, w, ends).chunk(2, -1)
+    want = F.silu(gate) * up
+    assert (made.function(x, w, ends).double() - want).norm() <= 1e-2 * want.norm()
+    assert len(made.schedule.kernels) == 1 and made.uses_matrix_instructions
+
+
 def test_gradients_are_eagers() -> None:
     ends = torch.tensor([3, 3, 17, 24], dtype=torch.int32)
 

@@ -150,6 +150,46 @@ def test_a_gated_pair_of_products_is_one_kernel() -> None:
         assert len(made.schedule.kernels) == 1
 
 
+@settings(max_examples=6, deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.sampled_from((1, 2, 5, 40)),
+    columns=st.integers(1, 20),
+    depth=st.integers(2, 40),
+    turned=st.booleans(),
+    dynamic=st.booleans(),
+)
+def test_columns_that_are_read_in_slices_are_products_of_one_kernel(
+    rows: int, columns: int, depth: int, turned: bool, dynamic: bool
+) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        first, second = (x @ w.t()).chunk(2, -1)
+        return F.silu(second) * first + 1 if turned else F.silu(first) * second
+
+    made = compiled(function, dynamic)
+    agrees(made, function, randn(rows, depth), randn(2 * columns, depth))
+    if not dynamic and rows > 1 and columns > 1:
+        assert len(made.schedule.kernels) == 1 and made.uses_matrix_instructions
+
+
+SLICES: dict[str, Callable] = {
+    "three": lambda y: y[:, :16] * y[:, 16:32] + y[:, 32:],
+    "overlapping": lambda y: y[:, :24] * y[:, 8:32],
+    "half of it": lambda y: y[:, :16] * y[:, 16:32],
+    "turned": lambda y: y[:24, :24] * y[:24, 24:].t(),
+    "and whole": lambda y: torch.cat([y[:, :24] * y[:, 24:], y], -1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SLICES))
+def test_other_slices_are_read_from_memory(name: str) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return SLICES[name](x @ w.t())
+
+    made = compiled(function)
+    agrees(made, function, randn(24, 40), randn(48, 40))
+    assert len(made.schedule.kernels) > 1
+
+
 def test_a_few_tiles_of_a_deep_product_are_divided_over_programs() -> None:
     def function(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w.t()) + r
