@@ -71,7 +71,7 @@ def test_weights_of_a_byte_are_read_as_they_are_stored(
     rows: int, columns: int, depth: int, form: str, dtype: torch.dtype
 ) -> None:
     columns, depth = 4 * columns, GROUP * depth
-    x, scale = randn(rows, depth, dtype=dtype), randn(columns, depth // GROUP, dtype=dtype).abs() * 0.1
+    x, scale = randn(rows, depth, dtype=dtype), randn(columns, depth // GROUP, dtype=dtype).abs() * 0.01
     q = torch.randint(-128, 128, (columns, depth), dtype=torch.int8, generator=torch.Generator().manual_seed(rows))
     made = compiled(FORMS[form])
     got, want = made.function(x, q, scale), wide(form, x, q, scale)
