@@ -48,7 +48,7 @@ from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-_SHARING = frozenset(
+SHARING = frozenset(
     (
         aten._unsafe_view.default,
         aten._reshape_alias.default,
@@ -128,7 +128,7 @@ class JointTracer(TorchDispatchMode):
             return JointTracer._layout_change
         if func._schema.is_mutable:
             return JointTracer._write
-        if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
+        if func in SHARING or any(r.alias_info is not None for r in func._schema.returns):
             return JointTracer._composite if _is_composite(func) and func not in self.table else JointTracer._view
         return self._rule_for_values(func)
 

@@ -675,7 +675,7 @@ def defaultdict(t: Tracer, factory: Value | None = None, *args: Value, **kwargs:
 
 @registry.kind(collections.deque)
 def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
-    most = None if maxlen is None or t.is_none(maxlen) else t.int_of(maxlen)
+    most = None if maxlen is None or t.is_none(maxlen) else t.int_of(maxlen, "an integer is required")
     if most is not None and most < 0:
         raise t.raised(ValueError, "maxlen must be non-negative")
     made = Deque([], None, most)

@@ -13,7 +13,7 @@ from tests.fuzz.function_capture import Watch, captured
 
 X = torch.ones(2)
 CONTAINERS = (
-    "[1, x, 2]", "(1, x)", "{'a': x, 1: 2}", "{1, 'a'}", "frozenset({1})", "collections.deque([1, x], 3)",
+    "[1, x, 2]", "(1, x)", "{'a': x, 1: 2}", "{1, 'a'}", "frozenset({1})", "collections.deque([1, x], 3)", "collections.deque([1, x], None)",
     "collections.defaultdict(list, {1: x})", "collections.Counter('aab')", "range(5)", "'abc'", "2.5",
 )  # fmt: skip
 ARGUMENTS = (
