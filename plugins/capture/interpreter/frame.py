@@ -321,7 +321,7 @@ class Generator(Value):
         except Raised as raised:
             self.finished = True
             if isinstance(raised.value, ExceptionInstance) and issubclass(raised.value.kind, StopIteration):
-                raise t.raised(RuntimeError, "generator raised StopIteration") from None
+                raise Raised(t.stopped_inside(raised.value)) from None
             raise
         except Unsupported:
             self.finished = True

@@ -182,7 +182,7 @@ def call_intrinsic(f: Frame, i: Instruction) -> None:
     if i.arg == STOP_ITERATION_ERROR:
         value = f.pop()
         if isinstance(value, ExceptionInstance) and issubclass(value.kind, StopIteration):
-            value = f.tracer.new_exception(RuntimeError, "generator raised StopIteration")
+            value = f.tracer.stopped_inside(value)
         f.push(value)
     elif i.arg == UNARY_POSITIVE:
         f.push(f.tracer.unary("positive", f.pop()))

@@ -487,6 +487,12 @@ class FrameTracer(Caller):
         """To be raised: an exception of the program."""
         return Raised(self.new_exception(kind, *args))
 
+    def stopped_inside(self, stop: ExceptionInstance) -> ExceptionInstance:
+        """What a ``StopIteration`` becomes that leaves a generator."""
+        made = self.new_exception(RuntimeError, "generator raised StopIteration")
+        made.cause, made.context, made.suppressed, made.settled = stop, stop, True, True
+        return made
+
     def raised_from(self, error: BaseException) -> Raised:
         """The same, of an exception that a pure function raised."""
         return Raised(self.new_exception(type(error), *error.args))

@@ -175,3 +175,21 @@ def test_a_context_is_what_was_handled_when_it_was_raised_last():
         return chain(log[0])
 
     assert seen(Observed(program)) == seen(program) == ["KeyError", "IndexError"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_a_generator_raises_for_a_stop_inside_names_that_as_its_cause(broken):
+    def program(x):
+        with torch.inference_mode(False) if broken else torch.no_grad():  # the first of the two breaks the graph
+
+            def numbers():
+                next(iter([]))
+                yield x
+
+            next(numbers())
+
+    for call in (program, turret.compile(program)):
+        with pytest.raises(RuntimeError, match="generator raised StopIteration") as raised:
+            call(torch.ones(2))
+        error = raised.value
+        assert type(error.__cause__) is StopIteration and error.__cause__ is error.__context__
