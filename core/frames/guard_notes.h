@@ -74,7 +74,7 @@ struct AccessProfile {
 
 class CachedReads {
  public:
-  explicit CachedReads(std::vector<AccessProfile>& habits) : habits_(habits) {}
+  explicit CachedReads(std::vector<AccessProfile>& profiles) : profiles_(profiles) {}
 
   std::vector<CachedRead> notes;
   std::vector<const uint32_t*> halves;
@@ -140,7 +140,7 @@ class CachedReads {
   }
   // That an instance keeps its own attributes where it does; false where it is known to move them often.
   bool own_place(int holder, PyObject* object, const OwnAttributes& own) {
-    AccessProfile& last = habits_[holder];
+    AccessProfile& last = profiles_[holder];
     if (last.owner == object && last.place != *own.slot && last.place_changes < VOLATILE_AFTER) last.place_changes++;
     last.owner = object;
     last.place = *own.slot;
@@ -155,7 +155,7 @@ class CachedReads {
   }
   // That a dict has the contents that it has; false where it is known to change often, or has no version.
   bool contents(int holder, PyObject* dict) {
-    AccessProfile& last = habits_[holder];
+    AccessProfile& last = profiles_[holder];
     const uint64_t* version = last.dict_changes ? nullptr : version_of(dict);
     if (!version) return false;
     if (last.dict == dict && last.version != *version) {
@@ -175,7 +175,7 @@ class CachedReads {
     finds.push_back(find);
   }
 
-  std::vector<AccessProfile>& habits_;
+  std::vector<AccessProfile>& profiles_;
   std::unordered_set<const void*> noted_;
   std::vector<Held> held_;
 };

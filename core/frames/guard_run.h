@@ -49,7 +49,7 @@ struct Known {
 
 // What the last full check that went well has left: the notes, and what they do not prove.
 struct Memory {
-  explicit Memory(std::vector<AccessProfile>& habits) : notes(habits) {}
+  explicit Memory(std::vector<AccessProfile>& profiles) : notes(profiles) {}
 
   CachedReads notes;
   std::vector<int> early, late;   // checks that the notes do not imply: to be made before the notes, and after them
@@ -57,7 +57,7 @@ struct Memory {
   std::vector<int> unsure;        // guards that are left to Python
 };
 
-// So many failures in a row are how the habits of a few steps are learned, one after the other.
+// So many failures in a row are how the profiles of a few steps are learned, one after the other.
 constexpr int PATIENCE = 10;
 
 struct Program {
@@ -75,7 +75,7 @@ struct Program {
   uint64_t call = 0;
   bool busy = false;
 
-  std::vector<AccessProfile> habits;
+  std::vector<AccessProfile> profiles;
   std::unique_ptr<Memory> memory;
   std::map<std::vector<int>, PyObject*> parts;  // Python's checks of some guards
   std::vector<char> failed;  // by the number of a guard: whether a call has failed at it
@@ -153,7 +153,7 @@ class Run {
     if (p.pause) {
       p.pause--;
     } else {
-      memory = std::make_unique<Memory>(p.habits);
+      memory = std::make_unique<Memory>(p.profiles);
       taking_ = &memory->notes;
     }
     for (size_t n = 0; n < p.order.size(); n++) {
@@ -275,10 +275,10 @@ class Run {
 
   // Whether a step leads to the same object as a rule.
   bool stays(int number, PyObject* object) {
-    AccessProfile& habit = p.habits[number];
-    if (habit.value && habit.value != object && habit.value_changes < VOLATILE_AFTER) habit.value_changes++;
-    habit.value = object;
-    return habit.value_changes < VOLATILE_AFTER;
+    AccessProfile& profile = p.profiles[number];
+    if (profile.value && profile.value != object && profile.value_changes < VOLATILE_AFTER) profile.value_changes++;
+    profile.value = object;
+    return profile.value_changes < VOLATILE_AFTER;
   }
 
   // Whether the notes say that a step leads to this very object.
@@ -308,14 +308,14 @@ class Run {
       out.value = Held::of(object);
       // Tensors and plain containers are others at each call.
       out.fixed = taking_ && !is_plain_tensor(object) && !PyTuple_CheckExact(object) && !PyDict_CheckExact(object) &&
-                  !PyList_CheckExact(object) && p.habits[number].value_changes < VOLATILE_AFTER;
+                  !PyList_CheckExact(object) && p.profiles[number].value_changes < VOLATILE_AFTER;
       if (out.fixed) taking_->argument(static_cast<size_t>(step.index), object);
       return YES;
     }
     const Register& base = load(step.base);
     if (base.answer != YES) return base.answer;
     PyObject* object = base.object;
-    CachedReads* notes = base.fixed && p.habits[number].value_changes < VOLATILE_AFTER ? taking_ : nullptr;
+    CachedReads* notes = base.fixed && p.profiles[number].value_changes < VOLATILE_AFTER ? taking_ : nullptr;
     if (base.of_class && step.kind != StepKind::ITEM && step.kind != StepKind::KEY && step.kind != StepKind::VALUE)
       return UNSURE;
     if (base.of_instance) {

@@ -237,7 +237,7 @@ PyObject* make_tree(PyObject*, PyObject* args) {
   p.left.assign(numbers.begin(), numbers.end());
   for (size_t n = 0; n < p.checks.size(); n++) p.order.push_back(static_cast<int>(n));
   p.registers.resize(p.steps.size());
-  p.habits.resize(p.steps.size());
+  p.profiles.resize(p.steps.size());
   PyObject_GC_Track(reinterpret_cast<PyObject*>(tree));
   if (made) return reinterpret_cast<PyObject*>(tree);
   Py_DECREF(tree);
@@ -247,7 +247,7 @@ PyObject* make_tree(PyObject*, PyObject* args) {
 PyObject* statistics(PyObject* self, PyObject*) {
   if (!reinterpret_cast<Tree*>(self)->program) Py_RETURN_NONE;
   Program& p = *reinterpret_cast<Tree*>(self)->program;
-  const Memory none(p.habits);
+  const Memory none(p.profiles);
   const Memory& memory = p.memory ? *p.memory : none;
   return Py_BuildValue("{s:K,s:K,s:n,s:n,s:n,s:n}", "full", p.full, "short", p.short_, "notes",
                        memory.notes.notes.size(), "early", memory.early.size(), "late", memory.late.size(), "python",

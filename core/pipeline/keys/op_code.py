@@ -159,10 +159,10 @@ def _is_own(name: str, raw: Any) -> bool:
     if type(raw) in PLAIN or type(raw) is _CAPSULE:
         return name.startswith("__")
     own_name = getattr(raw, "__name__", None)
-    return isinstance(own_name, str) and _likeness(own_name) == _likeness(_ALIASES.get(name, name))
+    return isinstance(own_name, str) and _bare_name(own_name) == _bare_name(_ALIASES.get(name, name))
 
 
-def _likeness(name: str) -> str:
+def _bare_name(name: str) -> str:
     """A name without what torch's aliases differ in: ``logsigmoid`` is ``log_sigmoid``."""
     return name.replace("_", "").removesuffix("impl")
 

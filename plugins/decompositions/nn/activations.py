@@ -120,7 +120,7 @@ def elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: fl
 
 @decomposes("celu", on_cpu=True)
 def celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    """Eager multiplies by the reciprocal of ``alpha``, which is not 0 (see the joint trace's refusals)."""
+    """Eager multiplies by the reciprocal of ``alpha``, which is not 0 (see the joint trace's input checks)."""
     return elu(x, alpha, 1.0, 1.0 / alpha)
 
 
