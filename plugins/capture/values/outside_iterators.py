@@ -5,8 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from turret.frames.sources import CallSource, Source
+from turret.frames.sources import CallSource, LocalSource, Source
 from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.resume import STACK
 from turret.plugins.capture.values.base import Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import Iterator
 
@@ -35,7 +36,10 @@ class OutsideIterator(Iterator):
 
 
 def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
+    """An iterator that is followed, but for that of a loop with a graph break: one code serves all of its rounds."""
     t.guards.take("TYPE", source, type(object))
+    if isinstance(source, LocalSource) and source.name.startswith(STACK):
+        return Opaque(object, source)
     t.guards.take("CALL", source, (lookups.items_left, lookups.items_left(object)))
     return OutsideIterator(object, source)
 
