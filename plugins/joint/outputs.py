@@ -316,7 +316,7 @@ class ForwardOutputs:
             return self._view_of_output(name, value, viewed)
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
-        if value.requires_grad and not self._is_differentiable_view(value, base):
+        if value.requires_grad and not is_differentiable_view(value, base):
             return self._own_view_of_input(name, value, source)
         described = self._view(name, value, base) | self._seen_by_autograd(value, base)
         return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **described)
@@ -338,7 +338,7 @@ class ForwardOutputs:
             index = self._emit(node, base, base.requires_grad and not base.is_leaf, visible=True)
             self._bases[storage] = (index, base)
         index, base = self._bases[storage]
-        if value.requires_grad and not leaf and not self._is_differentiable_view(value, base):
+        if value.requires_grad and not leaf and not is_differentiable_view(value, base):
             raise UnsupportedError(f"{name} shares memory with a result that its gradient does not flow through")
         viewed = self._viewed_output(value, base)
         if viewed is not None:
@@ -347,26 +347,6 @@ class ForwardOutputs:
             return OutputInfo(OutputKind.FRESH, index, value.requires_grad)
         described = self._view(name, value, base) | self._seen_by_autograd(value, base)
         return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **described)
-
-    def _is_differentiable_view(self, value: torch.Tensor, base: torch.Tensor) -> bool:
-        """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views
-        alone.
-
-        It does not where a detached alias was written to, under ``no_grad``, through a function of the user's that
-        returns a view but has a gradient of its own, through a hook, and where the base was written to by another name.
-        """
-        if value is base:
-            return True
-        ends = [t for t in (base, base._base) if t is not None]
-        nodes = [t.grad_fn for t in ends if t.grad_fn is not None]
-        node = value.grad_fn
-        while node is not None and node not in nodes:
-            if any(getattr(node, "variable", None) is t for t in ends):
-                return True
-            if has_hook(node) or not _is_of_view(node.name()):
-                return False
-            node = node.next_functions[0][0]
-        return node is not None
 
     def _viewed_output(self, value: torch.Tensor, base: torch.Tensor) -> int | None:
         """The detached alias of ``base`` that autograd takes ``value`` to be a view of, as an output; None: it is no
@@ -442,11 +422,8 @@ class ForwardOutputs:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
         sharers = self._sharing[storage]
         viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
-        candidates = [
-            *viewed,
-            storage.tensor,
-            *sharers,
-        ]  # a write is in the history of what autograd takes to be viewed
+        # What autograd takes to be viewed comes first: a write by any of its names is part of its history.
+        candidates = [*viewed, storage.tensor, *sharers]
         kept = [c for c in candidates if c is not None and self._is_kept(c)]
         whole = [c for c in kept if _is_block(c) and _covers(c, candidates)]
         whole = whole or [c for c in kept if _is_memory_of_its_own(self.tracer.tracked(c))]
@@ -460,6 +437,29 @@ class ForwardOutputs:
     def _lies_in(self, value: torch.Tensor, storage: Storage) -> bool:
         tracked = self.tracer.known(value)
         return tracked is not None and tracked.storage is storage
+
+
+def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views alone.
+
+    It does not where a detached alias was written to, under ``no_grad``, through a function of the user's that returns
+    a view but has a gradient of its own, through a hook, and where the base was written to by another name.
+    """
+    if value is base:
+        return True
+    ends = [t for t in (base, base._base) if t is not None]
+    nodes = [t.grad_fn for t in ends if t.grad_fn is not None]
+    node = value.grad_fn
+    while node is not None and node not in nodes:
+        if any(getattr(node, "variable", None) is t for t in ends):
+            return True
+        # A function of the user's may have the name of a view.
+        if isinstance(node, torch.autograd.function.BackwardCFunction) or not _is_of_view(node.name()):
+            return False
+        if has_hook(node):
+            return False
+        node = node.next_functions[0][0]
+    return node is not None
 
 
 @functools.cache

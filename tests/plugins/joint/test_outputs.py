@@ -7,6 +7,7 @@ import torch
 
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.hooks.signature import OutputKind
+from turret.plugins.joint.outputs import is_differentiable_view
 
 GRADIENTS = pytest.mark.parametrize("requires_grad", [False, True])
 
@@ -214,6 +215,12 @@ def test_a_function_of_the_users_that_returns_a_view_of_a_result_with_a_gradient
         return _Reversed.apply(y), y
 
     _refused(function, torch.randn(3, 3, requires_grad=True))
+
+
+def test_a_function_of_the_users_is_no_view_to_gradients_though_it_has_the_name_of_one():
+    made = torch.ones(3, requires_grad=True) * 2
+    assert is_differentiable_view(made.view(3), made)
+    assert not is_differentiable_view(type("View", (_Reversed,), {}).apply(made), made)
 
 
 class _Rows(torch.autograd.Function):
