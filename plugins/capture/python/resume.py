@@ -26,9 +26,6 @@ from turret.plugins.capture.python.instructions import (
     NULL_IS_ABOVE,
 )
 
-STACK = "__stack"
-"""How the parameters begin that take what lay on the stack where the graph broke."""
-
 
 @attrs.frozen(eq=False)
 class ResumePoint:
@@ -155,7 +152,7 @@ def _write_throw(prologue: _Writer, constant: int, slot: int) -> None:
 
 def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Names of the variables of a resume function, all of them parameters."""
-    return (*origin.co_varnames, *(f"{STACK}{n}" for n in range(stack.count("v") + stack.count("p"))), *further)
+    return (*origin.co_varnames, *(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))), *further)
 
 
 def _write_stack(

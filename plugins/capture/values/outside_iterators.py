@@ -7,7 +7,7 @@ from typing import Any
 
 from turret.frames.sources import CallSource, LocalSource, Source
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.python.resume import STACK
+from turret.plugins.capture.python.resume import is_resume
 from turret.plugins.capture.values.base import Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import Iterator
 
@@ -36,9 +36,10 @@ class OutsideIterator(Iterator):
 
 
 def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
-    """An iterator that is followed, but for that of a loop with a graph break: one code serves all of its rounds."""
+    """An iterator that is followed, but for one behind a graph break: one code serves all rounds of a broken loop."""
     t.guards.take("TYPE", source, type(object))
-    if isinstance(source, LocalSource) and source.name.startswith(STACK):
+    root = t.call_stack.root
+    if isinstance(source, LocalSource) and root is not None and is_resume(root.code):
         return Opaque(object, source)
     t.guards.take("CALL", source, (lookups.items_left, lookups.items_left(object)))
     return OutsideIterator(object, source)

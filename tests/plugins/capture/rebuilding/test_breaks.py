@@ -79,6 +79,17 @@ def test_a_break_in_a_for_loop_compiles_the_body_once():
     assert len(observed.graphs) < 12
 
 
+def test_a_break_in_a_loop_over_an_iterator_of_its_own_compiles_the_body_once():
+    def program(x, n):
+        numbers = iter(range(n))
+        while (i := next(numbers, None)) is not None:
+            x = opaque(x) + i
+        return x
+
+    observed = check(program, X, 30, breaks=None)
+    assert len(observed.graphs) < 12
+
+
 def test_many_rounds_need_no_deep_stack():
     def program(x, n):
         for _ in range(n):
