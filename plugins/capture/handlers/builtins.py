@@ -20,6 +20,7 @@ import torch
 import torch.utils.checkpoint
 
 from turret.frames import frame_hook
+from turret.frames.class_members import member_owner
 from turret.frames.sources import WeakSource
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
@@ -54,7 +55,7 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     if isinstance(value, Opaque) and value.source is None:
         raise Unsupported(f"the type of {value.describe()}")
     for cls in _each_class(classes):
-        if not isinstance(cls, type) and not _has(type(cls), "__instancecheck__"):
+        if not isinstance(cls, type) and member_owner(type(cls), "__instancecheck__") is None:
             raise t.raised(TypeError, "isinstance() arg 2 must be a type, a tuple of types, or a union")
         _assume_ordinary(t, cls)
         if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
@@ -93,11 +94,6 @@ def _each_class(classes: Any) -> Iterator[Any]:
             yield from _each_class(part)
     else:
         yield classes
-
-
-def _has(cls: type, name: str) -> bool:
-    """Whether instances of a class have an attribute by their class, whatever its metaclass has."""
-    return any(name in vars(base) for base in cls.__mro__)
 
 
 def _own_check(t: Tracer, cls: Any, name: str) -> Value | None:
@@ -369,7 +365,7 @@ def reversed_(t: Tracer, value: Value) -> Value:
         count = t.int_of(value.length(t))
         return ItemsIterator([value.get_item(t, Constant(n)) for n in reversed(range(count))])
     kind = value.type()
-    if not (_has(kind, "__reversed__") or _has(kind, "__getitem__")):
+    if member_owner(kind, "__reversed__") is None and member_owner(kind, "__getitem__") is None:
         raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
     return ItemsIterator(value.unpack(t)[::-1])
 

@@ -420,16 +420,13 @@ class NumpyCall:
         if not expected.transpose(order).flags.c_contiguous:
             return tensor
         call = self.t.recorder.call_method
-        if order != sorted(order):
+        moved = order != sorted(order)
+        if moved:
             tensor = call("permute", [tensor, *map(Constant, order)], {})
         tensor = call("contiguous", [tensor], {})
         if not _has_plain_strides(tensor.fake):
             tensor = call("clone", [tensor], {"memory_format": Constant(torch.contiguous_format)})
-        return (
-            tensor
-            if order == sorted(order)
-            else call("permute", [tensor, *map(Constant, numpy.argsort(order).tolist())], {})
-        )
+        return call("permute", [tensor, *map(Constant, numpy.argsort(order).tolist())], {}) if moved else tensor
 
     def of_dtype(self, tensor: Any, dtype: numpy.dtype) -> Any:
         """A result in numpy's dtype, and without what torch puts off (conjugates, negations)."""

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from turret.frames.class_members import member_owner
 from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
@@ -100,7 +101,7 @@ class Value:
         if name == "__class__":
             return t.wrap_known(self.type())
         kind = self.type()
-        if not any(name in base.__dict__ for base in kind.__mro__):  # hasattr would find what the metaclass has
+        if member_owner(kind, name) is None:  # hasattr would find what the metaclass has
             raise t.raised(AttributeError, f"{spelled(kind)!r} object has no attribute {name!r}")
         if getattr(self, "m_" + name, None) is not None:
             return MethodOfValue(self, name)

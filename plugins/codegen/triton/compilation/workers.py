@@ -22,6 +22,7 @@ from typing import IO, Any
 from turret.errors import CodegenError
 from turret.plugins.codegen.triton.compilation.worker import receive, send
 from turret.storage.fork_safety import Lock, after_fork
+from turret.storage.toolchain import processors
 
 SCRIPT = Path(__file__).with_name("worker.py")
 IDLE_SECONDS = 120.0
@@ -36,8 +37,7 @@ them all."""
 
 def worker_count(wanted: int = 0) -> int:
     """How many workers to use: ``wanted``, or one for each core that this process may run on, at most 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return wanted or max(1, min(MOST_WORKERS, cores))
+    return wanted or min(MOST_WORKERS, processors())
 
 
 class _Worker:
