@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.scalar_ops import aten_ops
 from turret.torch_compat.operators.library import fake_registry
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -150,6 +149,8 @@ def may_refuse_data(node: fx.Node) -> bool:
         return False
     if refuses_data(node.target):
         return True
+    from turret.graph.scalar_ops import aten_ops  # the table is not needed in a warm start
+
     name = node.target._schema.name.split("::")[-1]
     divides = name in ("div", "floor_divide") or (name in aten_ops() and aten_ops()[name].checks_zero)
     if not divides or not isinstance(node.args[1], fx.Node):

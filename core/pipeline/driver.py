@@ -20,7 +20,6 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.cache_policy import CachePolicy
 from turret.pipeline.compiled_graph import Backward, CachedGraph, CompiledGraph
 from turret.pipeline.failures.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
-from turret.pipeline.gradient_buckets import cut, join
 from turret.pipeline.keys.graph_cache import Artifact, CacheEntry
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan.aliasing import fallback_on_alias_mismatch, sharing_check, writes_inputs
@@ -36,10 +35,13 @@ def _compile_with_key(
 ) -> tuple[Callable[..., Any], str | None]:
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = Pipeline(manager, config)
-    sections = cut(captured)
-    if sections:
-        functions = [_compile_with_key(manager, config, section.graph, False)[0] for section in sections]
-        return join(captured, sections, functions), None
+    if captured.gradient_buckets is not None:
+        from turret.pipeline.gradient_buckets import cut, join
+
+        sections = cut(captured)
+        if sections:
+            functions = [_compile_with_key(manager, config, section.graph, False)[0] for section in sections]
+            return join(captured, sections, functions), None
     try:
         with pipeline.failures("pipeline"), devices_of(manager):
             return _compile(pipeline, captured, keep_graph)

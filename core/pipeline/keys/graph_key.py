@@ -23,7 +23,6 @@ import torch
 from torch import fx
 
 from turret.frames.trace_modes import autocast_state
-from turret.graph import scalar_ops
 from turret.hooks.devices import device_for
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.keys.code_fingerprint import fingerprint
@@ -97,8 +96,14 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
-        repr(sorted(scalar_ops.ADDED.items())),
+        _added_ops(),
     ]
+
+
+def _added_ops() -> str:
+    """The scalar ops from outside.  Who adds one loads the table, which a warm start has no other use for."""
+    table = sys.modules.get("turret.graph.scalar_ops")
+    return "[]" if table is None else repr(sorted(table.ADDED.items()))
 
 
 def _patches() -> str:

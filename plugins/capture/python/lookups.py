@@ -9,7 +9,7 @@ import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy
@@ -17,8 +17,10 @@ import torch
 
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import is_hop_skipped, torch_function_state
-from turret.graph.wrapper_tensors import Unwrap, WrapperForm
 from turret.torch_compat.function_overrides import DisableTorchFunction
+
+if TYPE_CHECKING:
+    from turret.graph.wrapper_tensors import WrapperForm
 
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
@@ -211,6 +213,8 @@ class PartsOf:
     __name__: str = "parts_of_wrapper"
 
     def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
+        from turret.graph.wrapper_tensors import Unwrap  # few programs have wrappers
+
         return Unwrap(self.form)(value) if value.requires_grad else tuple(self.form.parts(value))
 
 

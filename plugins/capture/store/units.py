@@ -28,6 +28,7 @@ from turret.frames import frame_hook
 from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
+from turret.pipeline.gc_pause import full_gc_paused
 from turret.pipeline.keys.graph_key import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, FactKind, Provenance, guards_of, live_fact
@@ -357,6 +358,7 @@ def _read_back(
 # Finding.
 
 
+@full_gc_paused()
 def find(settings: Settings, cache: FrameCache, function: types.FunctionType, arguments: tuple) -> CompileUnit | None:
     """A stored unit that serves this call, or None; a miss is reported with the reasons."""
     context, name = settings.context, function.__qualname__
