@@ -151,8 +151,7 @@ def type_(t: Tracer, value: Value, *rest: Value) -> Value:
 @registry.kind(super)
 def super_(t: Tracer, *args: Value) -> Value:
     if args:
-        owner = args[1].realize()
-        return Super(args[0].constant(), owner)
+        return _explicit_super(t, [a.realize() for a in args])
     frame = t.call_stack.frames[-1]
     slots = frame.decoded.slots
     if "__class__" not in slots:
@@ -164,6 +163,21 @@ def super_(t: Tracer, *args: Value) -> Value:
     if type(first).__name__ == "Cell":
         first = first.content
     return Super(cell.content.constant(), first.realize())
+
+
+def _explicit_super(t: Tracer, args: list[Value]) -> Value:
+    if len(args) > 2:
+        raise t.raised(TypeError, f"super() expected at most 2 arguments, got {len(args)}")
+    start, owner = args[0], args[-1]
+    known = start.is_constant() and start.constant()
+    if not isinstance(known, type):
+        raise t.raised(TypeError, f"super() argument 1 must be a type, not {start.type().__name__}")
+    if len(args) == 1:
+        raise Unsupported("super() that is bound to nothing")
+    owned = owner.constant() if owner.is_constant() else None
+    if known not in owner.type().__mro__ and not (isinstance(owned, type) and known in owned.__mro__):
+        raise t.raised(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return Super(known, owner)
 
 
 def _attribute_name(t: Tracer, name: Value) -> str:
@@ -347,6 +361,8 @@ def zip_(t: Tracer, *items: Value, strict: Value | None = None) -> Value:
 
 @registry.kind(map)
 def map_(t: Tracer, function: Value, *items: Value) -> Value:
+    if not items:
+        raise t.raised(TypeError, "map() must have at least two arguments.")
     return Map(function.realize(), [t.iterate(i) for i in items])
 
 
@@ -364,6 +380,8 @@ def reversed_(t: Tracer, value: Value) -> Value:
             return found
         count = t.int_of(value.length(t))
         return ItemsIterator([value.get_item(t, Constant(n)) for n in reversed(range(count))])
+    if isinstance(value, Tensor):
+        return value.call_method(t, "__reversed__", [], {})
     kind = value.type()
     if member_owner(kind, "__reversed__") is None and member_owner(kind, "__getitem__") is None:
         raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
@@ -520,6 +538,11 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     if isinstance(value, Symbolic):
         value = Constant(value.fixed())
     if isinstance(value, Instance):
+        kind = value.type()
+        if member_owner(kind, "__format__") is not object:
+            return value.need_special(t, "__format__", Constant(text))
+        if text:
+            raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
         value = _text(t, value, "__str__", str)
     return t.fold(format, [value, Constant(text)], {})
 
@@ -551,15 +574,28 @@ def divmod_(t: Tracer, left: Value, right: Value) -> Value:
     left, right = left.realize(), right.realize()
     if left.is_constant() and right.is_constant():
         return t.fold(divmod, [left, right], {})
+    if any(isinstance(value, (Tensor, Instance)) for value in (left, right)):
+        return _divmod_of_class(t, left, right)
     return Tuple([t.binary(operator.floordiv, left, right), t.binary(operator.mod, left, right)])
+
+
+def _divmod_of_class(t: Tracer, left: Value, right: Value) -> Value:
+    """``divmod`` that is up to a class; tensors have none."""
+    kinds = (left.type(), right.type())
+    operands = "'{}' and '{}'".format(*(kind.__name__ for kind in kinds))
+    for kind in kinds:
+        if kind not in (torch.Tensor, torch.nn.Parameter, bool, int, float, complex):
+            raise Unsupported(f"divmod() of {operands}")
+    raise t.raised(TypeError, f"unsupported operand type(s) for divmod(): {operands}")
 
 
 @registry.function(round)
 def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
-    if isinstance(value, Tensor):
-        named = {"decimals": digits[0]} if digits else {}
-        return t.recorder.call_method("round", [value], named)
+    if isinstance(value, Tensor) and member_owner(value.type(), "__round__") is None:
+        raise t.raised(TypeError, f"type {value.type().__name__} doesn't define __round__ method")
+    if isinstance(value, (Tensor, Instance)):
+        return value.call_method(t, "__round__", list(digits), {})
     return t.fold(round, [Constant(t.constant_of(value)), *digits], {})
 
 
@@ -591,13 +627,21 @@ def _operators() -> None:
     binary = (
         "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift",
     )  # fmt: skip
+    def binary_operator(operation: Callable, inplace: bool) -> Handler:
+        return lambda t, a, b: t.binary(operation, a, b, inplace)
+
+    def comparison(symbol: str) -> Handler:
+        return lambda t, a, b: t.compare(symbol, a, b)
+
+    def unary_operator(method: str) -> Handler:
+        return lambda t, a: t.unary(method, a.realize())
+
     for name in binary:
         operation = getattr(operator, name)
-        registry.functions[operation] = lambda t, a, b, _o=operation: t.binary(_o, a, b)
-        inplace = getattr(operator, "i" + name.rstrip("_"))
-        registry.functions[inplace] = lambda t, a, b, _o=operation: t.binary(_o, a, b, True)
+        registry.functions[operation] = binary_operator(operation, False)
+        registry.functions[getattr(operator, "i" + name.rstrip("_"))] = binary_operator(operation, True)
     for name, symbol in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
-        registry.functions[getattr(operator, name)] = lambda t, a, b, _s=symbol: t.compare(_s, a, b)
+        registry.functions[getattr(operator, name)] = comparison(symbol)
     registry.functions[operator.getitem] = lambda t, a, b: t.get_item(a, b.realize())
     registry.functions[operator.contains] = lambda t, a, b: Constant(t.truth(a.realize().contains(t, b)))
     registry.functions[operator.not_] = lambda t, a: Constant(not t.truth(a))
@@ -608,7 +652,7 @@ def _operators() -> None:
         Constant(t.int_of(a)) if not isinstance(a.realize(), Symbolic) else a
     )
     for name, unary in (("neg", "negative"), ("pos", "positive"), ("invert", "invert")):
-        registry.functions[getattr(operator, name)] = lambda t, a, _u=unary: t.unary(_u, a.realize())
+        registry.functions[getattr(operator, name)] = unary_operator(unary)
     registry.functions[operator.abs] = abs_
 
     def setitem(t: Tracer, container: Value, key: Value, value: Value) -> Value:

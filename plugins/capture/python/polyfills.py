@@ -126,6 +126,10 @@ def heappushpop(heap: list, item: Any) -> Any:
 
 
 def attrgetter(*names: str) -> Callable[[Any], Any]:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError("attribute name must be a string")
+
     def get(value: Any) -> Any:
         found = []
         for name in names:
@@ -145,7 +149,10 @@ def itemgetter(*keys: Any) -> Callable[[Any], Any]:
     return get
 
 
-def methodcaller(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    if not isinstance(name, str):
+        raise TypeError("method name must be a string")
+
     def call(value: Any) -> Any:
         return getattr(value, name)(*args, **kwargs)
 

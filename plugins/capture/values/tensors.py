@@ -75,10 +75,10 @@ COMPARISON_TARGETS = {
 INPLACE = {
     operator.add: operator.iadd, operator.sub: operator.isub, operator.mul: operator.imul,
     operator.truediv: operator.itruediv, operator.floordiv: operator.ifloordiv, operator.mod: operator.imod,
-    operator.pow: operator.ipow, operator.matmul: operator.imatmul, operator.and_: operator.iand,
-    operator.or_: operator.ior, operator.xor: operator.ixor, operator.lshift: operator.ilshift,
-    operator.rshift: operator.irshift,
+    operator.pow: operator.ipow, operator.and_: operator.iand, operator.or_: operator.ior, operator.xor: operator.ixor,
+    operator.lshift: operator.ilshift, operator.rshift: operator.irshift,
 }  # fmt: skip
+"""What writes to a tensor; ``@=`` makes another one."""
 
 
 class Array(Value):
@@ -392,7 +392,7 @@ class Tensor(Value):
         other = other.beside(t, self)
         if not _operand(other):
             return None
-        return t.recorder.call(INPLACE[operation] if inplace else operation, [self, other], {})
+        return t.recorder.call(INPLACE.get(operation, operation) if inplace else operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         if t.overrides.applies((self, other)):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
+import itertools
+import math
+import operator
 
 import pytest
 import torch
@@ -46,6 +50,83 @@ def test_wrong_arguments_raise_what_python_raises_and_are_no_failure_of_capture(
         scope,
     )
     assert _ended(captured(scope["program"], Watch())) == _ended(scope["program"])
+
+
+class Special:
+    """Answers what Python asks a class for, with what tells one question from the others."""
+
+    __hash__ = object.__hash__
+
+    def __round__(self, *digits):
+        return "round", digits
+
+    def __rdivmod__(self, other):
+        return "rdivmod"
+
+    def __format__(self, text):
+        return f"<{text}>"
+
+    def __index__(self):
+        return 2
+
+    def __reversed__(self):
+        return iter([2, 1])
+
+
+class Plain:
+    pass
+
+
+_OUTSIDE = frozenset(
+    "breakpoint compile copyright credits dir eval exec exit globals hash help id input license locals memoryview open print "
+    "quit vars".split()
+)
+FUNCTIONS = tuple(
+    f"{module.__name__}.{name}"
+    for module in (builtins, math, operator)
+    for name, function in vars(module).items()
+    if callable(function) and name[0] != "_" and name[0].islower() and name not in _OUTSIDE
+)
+TENSORS = ("[1.5, -2.5]", "2.5", "[3]", "[1, 2]", "[True, False]", "1 + 2j")
+OTHERS = ("2", "2.5", "'s'", "[1]", "None", "True", "(1, 2)", "x", "{}", "Special()", "Plain()")
+FORMS = ("({0})", "({0}, {1})", "({1}, {0})", "({0}, {0}, {0})", "({1})")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(FUNCTIONS), st.sampled_from(FORMS), st.sampled_from(TENSORS), st.sampled_from(OTHERS), st.booleans()
+)
+def test_functions_of_python_take_of_a_tensor_what_python_takes(function, form, tensor, other, read):
+    """``round(x)``, ``divmod(x, 2)``: tensors have methods like these, and Python's functions do not ask for them."""
+    scope = {module.__name__: module for module in (builtins, math, operator)} | {"Special": Special, "Plain": Plain}
+    call = function + form.format("x", other)
+    exec(f"def program(x):\n r = {call}\n return {'r' if read else 'x + 1'}", scope)
+    x = eval(f"torch.tensor({tensor})")
+    assert _outcome(captured(scope["program"], Watch()), x.clone()) == _outcome(scope["program"], x.clone())
+
+
+def _outcome(program, x) -> tuple:
+    try:
+        return _told(program(x))
+    except Exception as error:
+        return type(error), str(error)
+
+
+def _told(value) -> tuple:
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.shape, str(value.tolist())
+    if hasattr(value, "__next__") or isinstance(value, (tuple, list)):
+        return type(value), *map(_told, itertools.islice(value, 8))
+    return type(value), "" if " at 0x" in repr(value) else repr(value)
+
+
+def test_a_product_in_place_makes_another_tensor_where_the_graph_runs_as_it_is():
+    def program(x):
+        operator.imatmul(x, x)
+        return x + 1
+
+    x = torch.tensor([1.0, 2.0])
+    assert captured(program, Watch())(x).tolist() == [2.0, 3.0]
 
 
 def test_the_right_side_says_what_a_union_of_dicts_is():
