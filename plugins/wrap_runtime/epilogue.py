@@ -262,7 +262,8 @@ def _created(creation: ViewCreation | None, view: View) -> View:
 
     def of_several(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         made = view(base, sizes)
-        set_creation_meta(made, CreationMeta.MULTI_OUTPUT_NODE)
+        if not made.is_inference():  # made in inference mode, it is no view to autograd
+            set_creation_meta(made, CreationMeta.MULTI_OUTPUT_NODE)
         return made
 
     return of_several

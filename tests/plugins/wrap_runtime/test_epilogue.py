@@ -35,3 +35,25 @@ def test_several_inputs_are_written_to_as_in_eager(count, last):
         program(*expected)
         torch.testing.assert_close(mine, expected)
         assert all(tensor._version for tensor in mine)
+
+
+_VIEWS = (lambda v: v.chunk(2), lambda v: v.split([1, 3]), lambda v: v.unbind(), lambda v: (v[1:], v.t()))
+
+
+@pytest.mark.parametrize("outer", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("inner", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("views", _VIEWS)
+def test_views_made_in_a_mode_inside_another_are_what_eager_s_are(outer, inner, views):
+    def program(x):
+        made = x * 2
+        with inner():
+            parts = views(made)
+        return parts[0] + 1, *parts
+
+    def told(value):
+        return value.tolist(), value.is_inference(), value.requires_grad, value._is_view(), value.storage_offset()
+
+    x = torch.arange(16.0).reshape(4, 4)
+    with outer():
+        ours, theirs = turret.compile(program, options={"on_error": "raise"})(x), program(x)
+    assert [*map(told, ours)] == [*map(told, theirs)]
