@@ -627,6 +627,7 @@ def _operators() -> None:
     binary = (
         "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift",
     )  # fmt: skip
+
     def binary_operator(operation: Callable, inplace: bool) -> Handler:
         return lambda t, a, b: t.binary(operation, a, b, inplace)
 

@@ -150,6 +150,7 @@ def from_numpy(t: Tracer, array: Value) -> Value:
         made = t.recorder.call_method("detach", [made], {})
         assert isinstance(made, Tensor)
         made.array = array
+        t.tensors_of_arrays.append(made)
     return made
 
 

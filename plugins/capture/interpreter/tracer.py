@@ -31,7 +31,7 @@ from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values import sets
-from turret.plugins.capture.values.base import NO_INTEGER, Constant, Lazy, Opaque, Tracer, Value
+from turret.plugins.capture.values.base import MIRRORED, NO_INTEGER, Constant, Lazy, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -44,7 +44,6 @@ from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.programs.functions import assert_async
 
-_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "negative": operator.neg, "positive": operator.pos, "invert": operator.invert,
 }  # fmt: skip
@@ -72,6 +71,7 @@ class FrameTracer(Caller):
         self.arrays_read: list[torch.Tensor] = []
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
         self.arrays_made: list[Any] = []
+        self.tensors_of_arrays: list[Value] = []
         """Arrays that the program made of constants."""
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
@@ -337,7 +337,7 @@ class FrameTracer(Caller):
         if result is None and ordered and left.is_constant() and right.is_constant():
             return self.fold(self.COMPARISONS[symbol], [left, right], {})  # its words name this order
         if result is None:
-            result = right.compare(self, _MIRRORED[symbol], left)
+            result = right.compare(self, MIRRORED[symbol], left)
         if result is None and not ordered:
             if isinstance(left, Opaque) or isinstance(right, Opaque):
                 raise Unsupported(f"comparing {left.describe()} with {right.describe()}")

@@ -167,6 +167,13 @@ def tensor_in_memory_of(array: numpy.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
+def view_in_memory_of(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """A view of ``base``, which begins where ``view`` does in memory that both show, and has its layout."""
+    with DisableTorchFunction():
+        start = (view.data_ptr() - base.data_ptr()) // view.element_size()
+        return base.as_strided(view.shape, view.stride(), base.storage_offset() + start)
+
+
 def asked_for_answers(core: Any) -> int:
     """Who is asked for answers to torch's functions."""
     return -1 if is_hop_skipped() else int(torch_function_state())

@@ -28,6 +28,8 @@ from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python.signatures import takes
 from turret.torch_compat.fakes import FakeTensorMode
 
+MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""The comparison that is asked of the right side."""
 BINARY_NAMES: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",
     operator.floordiv: "floordiv", operator.mod: "mod", operator.pow: "pow", operator.matmul: "matmul",
@@ -232,6 +234,8 @@ class Tracer(Protocol):
     shared_arrays: dict[int, torch.Tensor]
     arrays_read: list[torch.Tensor]
     arrays_made: list[Any]
+    tensors_of_arrays: list[Value]
+    """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     copied_views: list[list[tuple[torch.Tensor, int]]]
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int

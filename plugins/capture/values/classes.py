@@ -16,7 +16,7 @@ from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.python.signatures import takes
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import BINARY_NAMES, MIRRORED, Constant, Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler, Known, Method, Partial
 
 _C_METHODS = (
@@ -253,7 +253,12 @@ COMPARE_SYMBOLS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<="
 
 
 def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:
-    result = payload.compare(t, symbol, getattr(other, "payload", None) or other)
+    other = getattr(other, "payload", None) or other
+    result = payload.compare(t, symbol, other)
+    if result is None and (isinstance(payload, Opaque) or isinstance(other, Opaque)):
+        raise Unsupported(f"comparing {payload.describe()} with {other.describe()}")
+    if result is None and payload.is_constant() and not other.is_constant() and other.type() in (int, float):
+        result = other.compare(t, MIRRORED[symbol], payload)
     return Constant(NotImplemented) if result is None else result
 
 

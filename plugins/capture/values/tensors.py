@@ -417,6 +417,8 @@ class Tensor(Value):
     def rebuild(self, r: Rebuilder) -> str:
         if self.array is not None and _shows_part(self.fake):
             made = r.assign(f"{r.constant(lookups.tensor_in_memory_of)}({r.load(self.array)})")
+        elif (base := _part_of_array(r.t, self)) is not None:
+            made = r.assign(f"{r.constant(lookups.view_in_memory_of)}({r.load(base)}, {r.output(self)})")
         else:
             made = r.output(self)
         name = r.remember(self, made)
@@ -501,6 +503,18 @@ _OWN_METHODS: dict[str, Callable[[Tensor, Tracer, list[Value], dict[str, Value]]
     "type_as": _type_as,
 }
 """Methods that capture answers itself; None for calls of them that go to the graph."""
+
+
+def _part_of_array(t: Tracer, view: Tensor) -> Tensor | None:
+    """The tensor of a part of an array that another one is a view of: its memory begins where the part does."""
+    memory = view.fake.untyped_storage()._cdata if t.tensors_of_arrays else None
+    for made in t.tensors_of_arrays:
+        assert isinstance(made, Tensor)
+        if made is not view and made.fake.untyped_storage()._cdata == memory and _shows_part(made.fake):
+            if view.fake.dtype != made.fake.dtype or view.fake.requires_grad:
+                raise Unsupported("a view of a tensor of a part of a numpy array, in another dtype or with gradients")
+            return made
+    return None
 
 
 def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:
@@ -668,6 +682,15 @@ _ITSELF = {int: ("__int__", "__index__", "__trunc__", "conjugate"), float: ("__f
 """Methods that give the number itself, by its type."""
 
 
+_COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_NEVER_NUMBERS = frozenset({str, bytes, types.NoneType, type, tuple, list, dict, set, torch.dtype, torch.device, slice})
+"""Types of which nothing equals a number."""
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, Symbolic) or (value.is_constant() and value.type() in (int, float, bool))
+
+
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
@@ -715,7 +738,9 @@ class Symbolic(Value):
                 return found
         operation = getattr(operator, name, None) if name.startswith("__") else None
         if operation is not None and len(args) == 1 and not kwargs:
-            return _compute(t, operation, self, args[0].realize())
+            other = self.beside_number(args[0])
+            if other.type() in (self.type(), int):
+                return _compute(t, operation, self, other)
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def converted(self, t: Tracer, name: str) -> Value | None:
@@ -740,8 +765,8 @@ class Symbolic(Value):
             raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        other = self.beside_number(other)
-        if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+        other = self.beside_number(other, BINARY_NAMES[operation])
+        if _is_number(other):
             if operation in (operator.and_, operator.or_) and _are_undecided(self, other):
                 return t.recorder.call(operation, [self, other], {})
             if operation in _BITWISE:
@@ -753,21 +778,34 @@ class Symbolic(Value):
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
             return t.fold(operation, [other, Constant(self.fixed())], {})
-        other = self.beside_number(other)
-        if isinstance(other, Constant) and isinstance(other.value, (int, float)):
+        other = self.beside_number(other, BINARY_NAMES[operation])
+        if _is_number(other):
             return _compute(t, operation, other, self)
         return None
 
-    def beside_number(self, other: Value) -> Value:
-        """What is computed or compared with this number: a bool is an int, which torch's symbols do not know."""
-        is_bool = isinstance(other, Constant) and type(other.value) is bool and self.type() is not bool
-        return Constant(int(other.value)) if is_bool else other  # type: ignore[attr-defined]
+    def beside_number(self, other: Value, operation: str = "") -> Value:
+        """What is computed (``operation``) or compared with this number, as an int or a float where it is one.
+
+        Torch's symbols know neither bools nor members of enums and other classes of numbers.
+        """
+        other = other.realize()
+        if isinstance(other, Symbolic) or not other.is_constant() or (self.type() is bool and other.type() is bool):
+            return other
+        value, kind = other.constant(), other.type()
+        for plain in (int, float):
+            if isinstance(value, plain) and kind is not plain:
+                names = (f"__{operation}__", f"__r{operation}__") if operation else _COMPARING
+                if all(getattr(kind, name) is getattr(plain, name) for name in names):
+                    return Constant(plain(value))
+        return other
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         other = self.beside_number(other)
-        if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+        if _is_number(other):
             return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
-        return None
+        if isinstance(other, Symbolic) or not other.is_constant() or other.type() in _NEVER_NUMBERS:
+            return None
+        return t.fold(COMPARISON_TARGETS[symbol], [_as_now(self), other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
         if not self.is_ragged():

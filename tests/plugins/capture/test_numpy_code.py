@@ -276,3 +276,17 @@ def test_new_arrays_have_their_dimensions_in_memory_in_numpys_order(make):
     made, expected = turret.compile(program, options={"on_error": "raise"})(make()), program(make())
     assert [t.stride() for t in made] == [t.stride() for t in expected]
     torch.testing.assert_close(made, expected)
+
+
+def test_a_view_of_a_tensor_of_a_part_of_an_array_begins_where_eager_s_does():
+    def program(y):
+        t = torch.from_numpy(numpy.concatenate([y.numpy()[:1], y.numpy()])[1:])
+        return t[1], t.view_as(t), t[1:].t()
+
+    x = torch.randn(2, 3)
+    found, expected = turret.compile(program)(x), program(x)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+        assert one.storage_offset() == other.storage_offset() and one.stride() == other.stride()
+        assert one.untyped_storage().nbytes() == other.untyped_storage().nbytes()
+    assert len({o.untyped_storage().data_ptr() for o in found}) == 1
