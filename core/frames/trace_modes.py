@@ -213,6 +213,7 @@ SETTERS: frozenset[Callable[..., Any]] = frozenset(
         *set_attention_enabled.values(),
         set_attention_order,
         torch.set_default_device,
+        torch.set_default_dtype,
     }
 )
 """Functions that set a mode; a captured graph calls them where the program enters or leaves one."""
@@ -234,6 +235,7 @@ def mode_values() -> ModeValues:
         found[setter, ()] = (attention_enabled[name](),)
     found[set_attention_order, ()] = (attention_order(),)
     found[torch.set_default_device, ()] = (default_device(),)
+    found[torch.set_default_dtype, ()] = (torch.get_default_dtype(),)
     return found
 
 

@@ -24,6 +24,7 @@ from turret.graph.op_traits import erase_unread
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
+from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
@@ -261,6 +262,8 @@ def _finish(
     erase_unread(graph)
     with captured.fake_mode, torch.no_grad():
         _forget_history(tracer, graph)
+        if sets_default_dtype(captured.module.graph):
+            pin_default_dtypes(graph)
     return lazy_module(tracer.recorder.root, graph, "Joint")
 
 

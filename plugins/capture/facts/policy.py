@@ -6,6 +6,7 @@ import hashlib
 import math
 import types
 import weakref
+import zlib
 from typing import Any
 
 import numpy
@@ -166,6 +167,18 @@ class Policy:
         if self.dynamic is False or dynamo_setting("specialize_int") or value in (0, 1) or abs(value) >= 2**62:
             return False
         return changed or (self.dynamic is True and not held)
+
+    def moved_on(self, source: Source, left: Any) -> bool:
+        """Whether an iterator goes on from call to call: it lies in an object, or had other items left before."""
+        changed = self.history.see_int(source, zlib.crc32(repr(left).encode()))
+        return changed or not isinstance(source, LocalSource)
+
+    def is_number_of_call(self, source: Source, value: float) -> bool:
+        """Whether a number that each call takes anew, off an iterator, is one that a graph can be given."""
+        if type(value) is int:
+            return self.dynamic is not False and not dynamo_setting("specialize_int") and abs(value) < 2**62
+        specialized = str(source) in self.history.constants or dynamo_setting("specialize_float")
+        return type(value) is float and not specialized and math.isfinite(value)
 
     def changing_array(self, source: Source, array: numpy.ndarray) -> bool:
         """Whether an array of numpy was seen to hold other numbers before."""

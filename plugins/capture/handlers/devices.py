@@ -1,4 +1,4 @@
-"""Questions about the machine's devices, answered once for a process, and the default device."""
+"""Questions about the machine's devices, answered once for a process, and the default device and dtype."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ def set_default_device(t: Tracer, device: Value) -> Value:
         t.overrides.set_default_device(wanted)
         return Constant(None)
     return t.state.set(torch.set_default_device, [wanted], {})
+
+
+@registry.function(torch.set_default_dtype)
+def set_default_dtype(t: Tracer, d: Value) -> Value:
+    """The dtype of the program from here on; after the graph it is that of the process."""
+    try:
+        return t.state.set(torch.set_default_dtype, [d], {})
+    except TypeError as error:
+        raise t.raised_from(error) from None
 
 
 @registry.function(torch.get_default_device)

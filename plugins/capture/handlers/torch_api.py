@@ -66,6 +66,7 @@ for _function in (
 ):  # fmt: skip
     registry.functions[_function] = _always(None if _function is get_tracing_state else False)
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
+registry.followed.add("ProxyableClassMeta.__call__")  # of torch.fx: makes an instance as any class does
 registry.functions[typing.cast] = lambda t, kind, value: value
 registry.functions[torch.jit.annotate] = lambda t, the_type, the_value: the_value
 registry.functions[torch.jit.isinstance] = lambda t, obj, target_type: t.call(

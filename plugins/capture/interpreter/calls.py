@@ -246,28 +246,36 @@ class Caller(Tracer):
         """Fill a frame's parameters as the interpreter does."""
         code = frame.code
         count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-        names, local = code.co_varnames, frame.locals
+        local = frame.locals
         given = min(count, len(args))
         local[:given] = args[:given]
         slot = count + keyword_only
         if code.co_flags & inspect.CO_VARARGS:
             local[slot] = Tuple(args[count:])
             slot += 1
-        elif len(args) > count:
+        rest = self.bind_keywords(code, local, kwargs) if kwargs else kwargs
+        if len(args) > count and not code.co_flags & inspect.CO_VARARGS:  # the interpreter looks at keywords first
             raise self.raised(TypeError, _too_many(function, code, len(args), kwargs))
-        for number in range(code.co_posonlyargcount if kwargs else count + keyword_only, count + keyword_only):
-            name = names[number]
-            if name in kwargs:
-                if local[number] is not None:
-                    raise self.raised(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
-                local[number] = kwargs.pop(name)
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            local[slot] = self.new_dict(kwargs)
-        elif kwargs:
-            raise self.raised(
-                TypeError, f"{code.co_qualname}() got an unexpected keyword argument {next(iter(kwargs))!r}"
-            )
+            local[slot] = self.new_dict(rest)
         self.fill_defaults(frame, function)
+
+    def bind_keywords(self, code: types.CodeType, local: list[Any], kwargs: dict[str, Value]) -> dict[str, Value]:
+        """Fill the parameters that keywords name, in the order of the keywords; returns those that name none."""
+        count = code.co_argcount + code.co_kwonlyargcount
+        accepted = {code.co_varnames[n]: n for n in range(code.co_posonlyargcount, count)}
+        rest: dict[str, Value] = {}
+        for name, value in kwargs.items():
+            number = accepted.get(name)
+            if number is None and not code.co_flags & inspect.CO_VARKEYWORDS:
+                raise self.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {name!r}")
+            if number is None:
+                rest[name] = value
+            elif local[number] is not None:
+                raise self.raised(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+            else:
+                local[number] = value
+        return rest
 
     def fill_defaults(self, frame: Frame, function: Any) -> None:
         """Parameters that were not given."""

@@ -52,7 +52,13 @@ from turret.plugins.capture.values.functions import (
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
-from turret.plugins.capture.values.outside_iterators import NUMBER_AND_TEXT_ITERATORS, outside_iterator, proxy
+from turret.plugins.capture.values.outside_iterators import (
+    NUMBER_AND_TEXT_ITERATORS,
+    SEQUENCE_ITERATORS,
+    counter,
+    outside_iterator,
+    proxy,
+)
 from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
@@ -505,7 +511,8 @@ _WRAPPERS: dict[type, Handler] = {
     frozenset: _set,
     slice: _slice,
     range: _range,
-    **dict.fromkeys(NUMBER_AND_TEXT_ITERATORS, outside_iterator),
+    **dict.fromkeys((*NUMBER_AND_TEXT_ITERATORS, *SEQUENCE_ITERATORS), outside_iterator),
+    itertools.count: counter,
     weakref.ProxyType: proxy,
     torch.Tensor: _tensor,
     nn.Parameter: _tensor,

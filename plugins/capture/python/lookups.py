@@ -97,10 +97,67 @@ def elements(values: Any) -> tuple[Any, ...]:
     return tuple(base.__iter__(values))
 
 
-def items_left(iterator: Any) -> range | str | bytes:
-    """What an iterator over a range, text or bytes still gives."""
+def items_left(iterator: Any) -> Any:
+    """What an iterator over a range, text, bytes, a list or tuple still gives."""
+    whole, position = _sequence_and_position(iterator)
+    return whole[position:]
+
+
+def sequence_under(iterator: Any) -> Any:
+    """What an iterator goes over; an empty tuple at its end."""
+    return _sequence_and_position(iterator)[0]
+
+
+def _sequence_and_position(iterator: Any) -> tuple[Any, int]:
     _, (whole, *_), *position = iterator.__reduce__()
-    return whole[position[0] or 0 :] if position else whole
+    return whole, (position[0] or 0) if position else 0
+
+
+def _counter_state(counter: itertools.count) -> tuple[Any, Any]:
+    """The next number of an ``itertools.count``, and its step; None twice where these are no plain ints and floats."""
+    numbers = [v for v in gc.get_referents(counter) if not isinstance(v, type)]
+    if len(numbers) == 1:
+        return int(repr(counter)[len("count(") : -1]), 1  # a C number, which counts in steps of one
+    value, step = numbers
+    return (value, step) if {int, float}.issuperset(map(type, numbers)) else (None, None)
+
+
+@functools.cache
+def has_ahead(number: int) -> Callable[[Any], bool]:
+    """Asks an iterator whether it gives another item after that many."""
+
+    def ahead(iterator: Any) -> bool:
+        if type(iterator) is itertools.count:
+            return _counter_state(iterator)[0] is not None
+        whole, position = _sequence_and_position(iterator)
+        return number < len(whole) - position
+
+    return ahead
+
+
+@functools.cache
+def item_ahead(number: int) -> Callable[[Any], Any]:
+    """A lookup of the item that an iterator gives after that many, None at its end; the iterator stays where it is."""
+
+    def ahead(iterator: Any) -> Any:
+        if type(iterator) is itertools.count:
+            value, step = _counter_state(iterator)
+            return value if value is None else functools.reduce(lambda v, _: v + step, range(number), value)
+        whole, position = _sequence_and_position(iterator)
+        return whole[position + number] if position + number < len(whole) else None
+
+    ahead.__name__ = f"item_{number}_ahead"
+    return ahead
+
+
+@functools.cache
+def items_ahead(number: int) -> Callable[[Any], Any]:
+    """A lookup of all that an iterator gives after that many items."""
+
+    def ahead(iterator: Any) -> Any:
+        return items_left(iterator)[number:]
+
+    return ahead
 
 
 def advance(iterator: Iterator[Any], steps: int) -> None:

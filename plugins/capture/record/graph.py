@@ -267,10 +267,12 @@ class GraphRecorder:
         known = self.ints.get(source)
         if known is not None:
             return known
-        if not self.t.policy.dynamic_int(source, value):
-            return None
+        return self.int_input(value, source) if self.t.policy.dynamic_int(source, value) else None
+
+    def int_input(self, value: int, source: Source) -> Symbolic:
+        """An int that is another one on other calls, 0 and 1 among them, as a symbol."""
         name = SymbolName(str(source))
-        symbol = self.shape_env.create_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
+        symbol = self.shape_env.create_unspecified_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
         self.t.guards.take("TYPE", source, int)
         self.bindings.append(SizeBinding(source, symbol))

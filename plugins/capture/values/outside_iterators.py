@@ -1,34 +1,74 @@
-"""What existed before the call and is followed through: iterators over numbers and text, proxies of weak references."""
+"""What existed before the call and is followed through: iterators over sequences and numbers, weak proxies."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any
 
 from turret.frames.sources import CallSource, LocalSource, Source
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.resume import is_resume
 from turret.plugins.capture.values.base import Opaque, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.iterators import Iterator
+
+_MOST_ASKED = 8
 
 
 class OutsideIterator(Iterator):
-    """An iterator of the program's over a range, text or bytes; what is left of it is guarded."""
+    """An iterator of the program's over a sequence or numbers.
 
-    def __init__(self, object: Any, source: Source) -> None:
-        self.kind, self.source = type(object), source
-        self.left, self.steps = lookups.items_left(object), 0
+    Args:
+        left: what is left of it, which is guarded.  None: it goes on from call to call, so that where it is is not
+            guarded, and what it gives is asked anew by each call; of constants, what is left after ``_MOST_ASKED`` is
+            guarded all the same, since the code of a loop over all of them has a pass for each.
+    """
+
+    source: Source
+
+    def __init__(self, object: Any, source: Source, left: Any = None) -> None:
+        self.kind, self.source, self.object, self.left = type(object), source, object, left
+        self.steps, self.ended = 0, False
+        self.under: Value | None = None
+        """The list that it goes over."""
 
     def next(self, t: Tracer) -> Value:
+        if self.under is not None and self.under.mutated:
+            raise Unsupported("next() of an iterator over a list that was changed")
         t.effects.note(self)
-        self.steps += 1  # an iterator that has said that it is at its end stays there: that counts, too
-        if self.steps > len(self.left):
-            self.steps = len(self.left) + 1
+        if not self.ended:
+            self.steps += 1  # an iterator that has said that it is at its end stays there: that counts, too
+        self.ended = self.ended or not self.goes_on(t, self.steps - 1)
+        if self.ended:
             raise t.raised(StopIteration)
-        return t.wrap_known(self.left[self.steps - 1])
+        return self.item(t, self.steps - 1)
+
+    def goes_on(self, t: Tracer, number: int) -> bool:
+        """Whether there is another item after that many, guarded."""
+        if self.left is None and number == _MOST_ASKED and self.kind in NUMBER_AND_TEXT_ITERATORS:
+            rest = lookups.items_ahead(number)
+            t.guards.take("CALL", self.source, (rest, rest(self.object)))
+            self.left = lookups.items_left(self.object)
+        if self.left is not None:
+            return number < len(self.left)
+        ahead = lookups.has_ahead(number)
+        t.guards.take("CALL", self.source, (ahead, ahead(self.object)))
+        return ahead(self.object)
+
+    def item(self, t: Tracer, number: int) -> Value:
+        """The item after that many."""
+        if self.left is not None:
+            return t.wrap_known(self.left[number])
+        ahead = lookups.item_ahead(number)
+        found, source = ahead(self.object), CallSource(self.source, ahead)
+        if not t.policy.is_number_of_call(source, found):
+            return t.wrap(found, source)
+        t.guards.take("TYPE", source, type(found))
+        return t.recorder.int_input(found, source) if type(found) is int else ChangingFloat(t, found, source)
 
     def rebuild(self, r: Rebuilder) -> str:
-        assert self.source is not None
         return r.source(self.source)
 
     def replay(self, r: Rebuilder) -> None:
@@ -38,11 +78,32 @@ class OutsideIterator(Iterator):
 def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
     """An iterator that is followed, but for one behind a graph break: one code serves all rounds of a broken loop."""
     t.guards.take("TYPE", source, type(object))
-    root = t.call_stack.root
-    if isinstance(source, LocalSource) and root is not None and is_resume(root.code):
+    sequence = lookups.sequence_under(object)
+    if _is_behind_break(t, source) or type(sequence) not in _SEQUENCES:
         return Opaque(object, source)
-    t.guards.take("CALL", source, (lookups.items_left, lookups.items_left(object)))
-    return OutsideIterator(object, source)
+    under = CallSource(source, lookups.sequence_under)
+    t.guards.take("TYPE", under, type(sequence))
+    if type(object) not in NUMBER_AND_TEXT_ITERATORS:
+        made = OutsideIterator(object, source)
+        made.under = t.wrap(sequence, under).realize() if type(sequence) is list else None
+        return made
+    left = lookups.items_left(object)
+    if t.policy.moved_on(source, left):
+        return OutsideIterator(object, source)
+    t.guards.take("CALL", source, (lookups.items_left, left))
+    return OutsideIterator(object, source, left)
+
+
+def counter(t: Tracer, object: itertools.count, source: Source) -> Value:
+    """An ``itertools.count`` of plain numbers, which is followed; any other is not."""
+    t.guards.take("TYPE", source, itertools.count)
+    followed = not _is_behind_break(t, source) and lookups.has_ahead(0)(object)
+    return OutsideIterator(object, source) if followed else Opaque(object, source)
+
+
+def _is_behind_break(t: Tracer, source: Source) -> bool:
+    root = t.call_stack.root
+    return isinstance(source, LocalSource) and root is not None and is_resume(root.code)
 
 
 class Proxy(Opaque):
@@ -82,3 +143,5 @@ def proxy(t: Tracer, object: Any, source: Source) -> Value:
 
 NUMBER_AND_TEXT_ITERATORS = tuple(type(iter(v)) for v in (range(0), range(2**70), "", "\u00e4", b""))
 """Their items are constants."""
+_SEQUENCES = (range, str, bytes, list, tuple)
+SEQUENCE_ITERATORS: tuple[type, ...] = (type(iter([])), type(iter(())))

@@ -6,9 +6,13 @@ import abc
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.fx import ProxyableClassMeta
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 
@@ -132,3 +136,57 @@ def test_a_metaclass_that_keeps_one_instance_makes_one() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(x), x * 5)
     assert list(MADE) == [Setting] and Setting(7).scale == 5
+
+
+class AbstractProxyable(abc.ABCMeta, ProxyableClassMeta):
+    pass
+
+
+class Pair(metaclass=ProxyableClassMeta):
+    def __init__(self, left, *, right=2):
+        self.left, self.right = left, right
+
+
+class AbstractPair(Pair, metaclass=AbstractProxyable):
+    pass
+
+
+class Counted(Pair):
+    def __new__(cls):
+        made = super().__new__(cls)
+        made.count = 3
+        return made
+
+
+class Instead(Pair):
+    def __new__(cls):
+        return Pair(1)
+
+    def __init__(self, left, *, right=4):
+        self.only = left
+
+
+class Refusing(Pair):
+    def __init__(self):
+        raise ValueError("refused")
+
+
+@given(
+    st.lists(st.sampled_from([Pair, AbstractPair, Counted, Instead, Refusing]), min_size=1, max_size=3).map(tuple),
+    st.sampled_from([{}, {"right": 5}, {"wrong": 5}]),
+)
+@settings(max_examples=25, deadline=None)
+def test_classes_of_torch_fx_make_instances_as_others_do(kinds, words):
+    def program(x):
+        seen = []
+        for kind in kinds:
+            try:
+                made = kind(x, **words)
+            except (TypeError, ValueError) as error:
+                seen.append((type(error), str(error)))
+            else:
+                seen.append((type(made), type(made).__bases__, vars(made)))
+        return x + 1, seen
+
+    observed, x = Observed(program, fullgraph=True), torch.ones(2)
+    assert_same(observed(x), program(x))

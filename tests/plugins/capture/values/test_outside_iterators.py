@@ -107,3 +107,125 @@ def test_a_proxy_itself_is_handed_on_and_may_stand_for_another_object():
         assert found[0] is proxy
         assert_same(found[1], value + X)
     assert len(observed.graphs) == 1
+
+
+class Holder:
+    def __init__(self, iterator):
+        self.iterator = iterator
+
+
+SEQUENCES = st.one_of(
+    st.integers(-2, 3).map(lambda first: lambda: iter(range(first, 60, 2))),
+    st.integers(-2, 3).map(lambda first: lambda: itertools.count(first)),
+    st.sampled_from([(0, 2), (3, 3), (0.5, 1), (2, 0.25), (2**62 - 2, 1), (2**70, 1)]).map(
+        lambda counted: lambda: itertools.count(*counted)
+    ),
+    st.lists(st.floats(-3, 3), min_size=1, max_size=30).map(lambda items: lambda: iter(list(items))),
+    st.lists(st.integers(-1, 3), max_size=30).map(lambda items: lambda: iter(tuple(items))),
+    st.lists(st.integers(0, 9).map(lambda n: torch.full((2,), float(n))), max_size=30).map(lambda v: lambda: iter(v)),
+    st.binary(max_size=30).map(lambda items: lambda: iter(items)),
+)
+
+
+def moving(x, holder, steps):
+    seen = []
+    for step in steps:
+        if step == "next":
+            seen.append(next(holder.iterator, None))
+        elif step == "compute" and (item := next(holder.iterator, None)) is not None:
+            x = x + item
+        elif step == "loop":
+            seen.append([item for _, item in zip(range(3), holder.iterator, strict=False)])
+        elif step == "rest" and not isinstance(holder.iterator, itertools.count):
+            seen.append(list(holder.iterator))
+        elif step == "break":
+            turret.graph_break()
+    return x, seen
+
+
+@given(SEQUENCES, st.lists(st.sampled_from(["next", "compute", "loop", "break", "rest"]), max_size=4).map(tuple))
+@settings(max_examples=60, deadline=None)
+def test_an_iterator_that_an_object_holds_goes_on_from_call_to_call(make, steps):
+    observed, mine, theirs = Observed(moving), Holder(make()), Holder(make())
+    for _ in range(4):
+        assert_same(observed(X, mine, steps), moving(X, theirs, steps))
+    assert_same(
+        list(itertools.islice(mine.iterator, 3)), list(itertools.islice(theirs.iterator, 3)), "the iterator afterwards"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: iter(range(30)),
+        lambda: itertools.count(),
+        lambda: itertools.count(0.5, 0.25),
+        lambda: iter([0.5 * n for n in range(30)]),
+        lambda: iter(tuple(range(30))),
+        lambda: iter([torch.full((2,), float(n)) for n in range(30)]),
+        lambda: iter(bytes(range(30))),
+    ],
+)
+def test_one_unit_serves_all_calls_that_move_an_iterator_on(make):
+    class Model(torch.nn.Module):
+        def __init__(self, iterator):
+            super().__init__()
+            self.iterator = iterator
+
+        def forward(self, x):
+            return x * 2 + next(self.iterator) - next(self.iterator)
+
+    observed, plain = Observed(Model(make()), fullgraph=True), Model(make())
+    for _ in range(10):
+        assert_same(observed(X), plain(X))
+    assert len(observed.graphs) == 1
+    assert not observed.recompiles
+
+
+def test_an_iterator_handed_in_that_goes_on_is_compiled_twice():
+    observed, plain = Observed(lambda x, i: x + next(i), fullgraph=True), iter(range(30))
+    iterator = iter(range(30))
+    for _ in range(10):
+        assert_same(observed(X, iterator), X + next(plain))
+    assert len(observed.graphs) == 2
+
+
+def test_iterators_over_a_list_see_its_changes():
+    def program(x, items, first, second):
+        taken = [next(first.iterator, None)]
+        items.append(x * 3)
+        return x + 1, taken, list(first.iterator), next(second.iterator, None), list(first.iterator)
+
+    observed = Observed(program)
+    for shared in (False, True, True, False):
+        results = []
+        for call in (observed, program):
+            items, others = [X, X * 2], [X * 5]
+            first = Holder(iter(items if shared else others))
+            second = first if shared else Holder(iter(items))
+            list(itertools.islice(first.iterator, 2))
+            results.append((call(X, items, first, second), items, list(second.iterator)))
+        assert_same(*results)
+
+
+def test_an_iterator_over_a_class_of_the_programs_is_left_to_python():
+    class Text(str):
+        def __getitem__(self, key):
+            raise AssertionError("iterators do not ask for items")
+
+    observed, holder = Observed(lambda x, holder: (x + 1, next(holder.iterator))), Holder(iter(Text("abc")))
+    for letter in "ab":
+        assert_same(observed(X, holder), (X + 1, letter))
+
+
+def test_two_iterators_may_be_one():
+    def program(x, holder, iterator):
+        return x + next(holder.iterator), next(iterator), next(holder.iterator)
+
+    observed = Observed(program)
+    for same in (False, True, False):
+        results = []
+        for call in (observed, program):
+            holder = Holder(iter(range(20)))
+            results.append(call(X, holder, holder.iterator if same else iter(range(20))))
+        assert_same(*results)
