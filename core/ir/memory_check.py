@@ -33,6 +33,7 @@ def check_memory(schedule: Schedule) -> None:
         if buffer.arena_offset is not None:
             _check_in_arena(schedule, name, buffer.arena_offset, buffer.bytes)
             _check_life(schedule, name, born, dies)
+    _check_outputs(schedule)
     _check_sections(schedule, born, dies)
     _check_overlaps(schedule, born, dies)
     for number, names in schedule.memory.dead_after.items():
@@ -42,11 +43,17 @@ def check_memory(schedule: Schedule) -> None:
 
 
 def _check_in_arena(schedule: Schedule, name: str, offset: int, size: int | None) -> None:
-    """A buffer ends before the arena does, and is no output."""
+    """A buffer ends before the arena does."""
     if size is None or offset + size > schedule.memory.arena_bytes:
         _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
-    if any(isinstance(output, Ref) and output.name == name for output in schedule.program.outputs):
-        _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
+
+
+def _check_outputs(schedule: Schedule) -> None:
+    """No output lies in the arena."""
+    outputs = {output.name for output in schedule.program.outputs if isinstance(output, Ref)}
+    for name, buffer in schedule.memory.buffers.items():
+        if name in outputs and buffer.arena_offset is not None:
+            _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
 
 
 def _check_life(schedule: Schedule, name: str, born: dict[str, int], dies: dict[str, int]) -> None:

@@ -7,10 +7,11 @@ its result needs no memory, and a code generator finds it again (``turret.ir.ana
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -362,16 +363,17 @@ class _Chooser:
         self.known: dict[Any, dict[ProductForm, float]] = {}
 
     @functools.cached_property
-    def readers(self) -> Mapping[str, list[Any]]:
-        """The statements that read each tensor, and the outputs."""
-        found: dict[str, list[Any]] = defaultdict(list)
-        for statement in self.program.statements:
+    def positions(self) -> Mapping[str, list[int]]:
+        """Where in the program the statements stand that read each tensor."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, statement in enumerate(self.program.statements):
             for name in used(statement):
-                found[name].append(statement)
-        for output in self.program.outputs:
-            if isinstance(output, Ref):
-                found[output.name].append(output)
+                found[name].append(position)
         return found
+
+    @functools.cached_property
+    def outputs(self) -> frozenset[str]:
+        return frozenset(output.name for output in self.program.outputs if isinstance(output, Ref))
 
     def chosen(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement, or those that take its place."""
@@ -404,15 +406,17 @@ class _Chooser:
 
         Layers that are alike are asked once.
         """
+        forms = found.forms
+        if not forms:
+            return {}
         epilogue, saved = self._epilogue(found)
         prologues = self.prologues.of(found.operands[:2])
         layouts = [(d.shape, d.stride, d.dtype) for d in (found.result, *found.operands)]
         shape = tuple((d.tensor.shape, str(d.expr.op), len(used(d))) for d in epilogue)
         key = (found.template.op, tuple(layouts), found.factors, shape, tuple(p.kind for p in prologues))
         if key not in self.known:
-            forms = found.forms
             costs: dict[ProductForm, float] = {}
-            for form in (*forms, "library") if forms else ():
+            for form in (*forms, "library"):
                 cost = (
                     self._cost(self._candidate(found, form, prologues, epilogue, saved))
                     if costs or form != "library"
@@ -469,32 +473,39 @@ class _Chooser:
         Nothing is spared where the last of them goes on into further kernels: they would compute it themselves.
         """
         elements = hinted(product(found.result.shape), self.program.hints)
-        taken: dict[str, Definition] = {}
-        inside = {found.result.name}
-        for statement in self._behind(found):
-            if len(taken) == _MOST_EPILOGUE:
-                break
-            if not isinstance(statement, Definition) or inside.isdisjoint(used(statement)) or _reduces(statement):
-                continue
-            if hinted(product(statement.tensor.shape), self.program.hints) == elements:
-                taken[statement.tensor.name] = statement
-                inside.add(statement.tensor.name)
-        ends = [name for name in inside if any(self._is_outside(reader, taken) for reader in self.readers[name])]
+        taken = self._taken_along(found, elements)
+        inside = (found.result.name, *taken)
+        ends = [name for name in inside if name in self.outputs or self._is_read_outside(name, taken)]
         if elements is None or len(ends) != 1 or ends[0] not in taken:
             return [], 0
         (end,) = ends
-        if any(isinstance(reader, Definition | Scatter) for reader in self.readers[end]):
+        if any(isinstance(reader, Definition | Scatter) for reader in self._readers(end)):
             return list(taken.values()), 0
         moved = sum(decl.dtype.itemsize for decl in (found.result, taken[end].tensor))
         return list(taken.values()), moved * elements
 
-    def _behind(self, found: Product) -> Sequence[Statement]:
-        """The statements after a product."""
-        return self.program.statements[self.program.statements.index(found.template) + 1 :]
+    def _taken_along(self, found: Product, elements: int | None) -> dict[str, Definition]:
+        """The first definitions, in the program's order, that read a product's result or one another."""
+        taken: dict[str, Definition] = {}
+        waiting, last = list(self.positions[found.result.name]), -1
+        while waiting and len(taken) < _MOST_EPILOGUE:
+            position = heapq.heappop(waiting)
+            statement = self.program.statements[position]
+            is_new, last = position != last, position
+            if not is_new or not isinstance(statement, Definition) or _reduces(statement):
+                continue
+            if hinted(product(statement.tensor.shape), self.program.hints) == elements:
+                taken[statement.tensor.name] = statement
+                for reader in self.positions[statement.tensor.name]:
+                    heapq.heappush(waiting, reader)
+        return taken
 
-    @staticmethod
-    def _is_outside(reader: Any, taken: Mapping[str, Definition]) -> bool:
-        return not isinstance(reader, Definition) or reader.tensor.name not in taken
+    def _readers(self, name: str) -> Iterator[Statement]:
+        """The statements that read a tensor."""
+        return (self.program.statements[position] for position in self.positions[name])
+
+    def _is_read_outside(self, name: str, taken: Mapping[str, Definition]) -> bool:
+        return any(not isinstance(r, Definition) or r.tensor.name not in taken for r in self._readers(name))
 
     def _alone(
         self, found: Product, form: ProductForm, prologues: Sequence[Prologue], epilogue: Sequence[Definition]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import attrs
 import pytest
 import torch
@@ -268,3 +270,40 @@ def test_groups_that_others_ask_for_stay_calls() -> None:
     ):
         made = schedule(attrs.evolve(program, inputs=(x, w, changed)), Asked("tiles"), target=HOPPER)
         assert len(made.templates) == 1 and not made.choices
+
+
+def deep(layers: int) -> LoopProgram:
+    """``relu(x @ w)`` over and over, with weights of their own."""
+    mm, inputs, statements = torch.ops.aten.mm.default, [declare("x0", 4, 256)], []
+    for number in range(layers):
+        weight, y = declare(f"w{number}", 256, 256), declare(f"y{number}", 4, 256)
+        inputs.append(weight)
+        operands = (Ref(f"x{number}"), Ref(weight.name))
+        statements.append(Template(mm, operands, {}, (y,), kind="matmul", origins=(f"mm_{number}",)))
+        loops = loop_variables(y.shape)
+        value = cast(call("max", cast(load(y.name, loops, BF16), F32), constant(0.0, F32)), BF16)
+        statements.append(Definition(declare(f"x{number + 1}", 4, 256), loops, value))
+    return LoopProgram("deep", tuple(inputs), tuple(statements), (Ref(f"x{layers}"),))
+
+
+def calls_of_scheduling(layers: int) -> int:
+    """How many calls of Python's functions a schedule of so many layers takes: what is the same on every machine."""
+    program, counted = deep(layers), [0]
+
+    def count(frame: object, event: str, argument: object) -> None:
+        counted[0] += event == "call"
+
+    previous = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        made = schedule(program, target=HOPPER)
+    finally:
+        sys.setprofile(previous)
+    assert len(made.choices) == layers
+    return counted[0]
+
+
+def test_scheduling_a_layer_takes_as_long_in_a_deep_model_as_in_a_shallow_one() -> None:
+    calls_of_scheduling(4)  # what is remembered from one schedule to the next
+    few, more, most = map(calls_of_scheduling, (8, 32, 160))
+    assert (most - more) / 128 <= 1.02 * (more - few) / 24
