@@ -71,8 +71,8 @@ class FrameTracer(Caller):
         self.arrays_read: list[torch.Tensor] = []
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
         self.arrays_made: list[Any] = []
-        self.tensors_of_arrays: list[Value] = []
         """Arrays that the program made of constants."""
+        self.tensors_of_arrays: list[Value] = []
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []

@@ -682,7 +682,7 @@ _ITSELF = {int: ("__int__", "__index__", "__trunc__", "conjugate"), float: ("__f
 """Methods that give the number itself, by its type."""
 
 
-_COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_COMPARING = tuple(f"__{compare.__name__}__" for compare in COMPARISON_TARGETS.values())
 _NEVER_NUMBERS = frozenset({str, bytes, types.NoneType, type, tuple, list, dict, set, torch.dtype, torch.device, slice})
 """Types of which nothing equals a number."""
 
