@@ -19,7 +19,7 @@ import torch
 
 from turret.graph.dtypes import HALF, compute_dtype
 from turret.hooks.context import CompileContext
-from turret.hooks.devices import ProductCosts
+from turret.hooks.devices import ProductCosts, ProductTime, device_for
 from turret.hooks.products import Target
 from turret.ir import (
     Definition,
@@ -61,9 +61,11 @@ _ACCUMULATING = (_ATEN.addmm.default, _ATEN.baddbmm.default)
 """Products that a tensor is added to."""
 _PLAIN = (_ATEN.mm.default, _ATEN.bmm.default, _ATEN.mv.default)
 
-_DTYPES = HALF | {torch.float32}
+_DTYPES = HALF | {torch.float32, torch.float64}
 ALIGNMENT = 16
 """Bytes that memory is loaded in at once."""
+MOST_IN_LOOPS = 1 << 16
+"""Multiply-adds of a product on the CPU that might be cheaper in loops than as a call."""
 _MOST_EPILOGUE = 8
 """Definitions that are looked at to tell what a product's kernel would take along."""
 
@@ -109,6 +111,10 @@ class MatrixProduct:
     def forms(self) -> tuple[ProductForm, ...]:
         """What it can be computed as beside the library's call."""
         batch, rows, columns, depth = self.extents
+        if not device_for(self.result.device.type).asynchronous:
+            return ("loops",) if self._is_small else ()
+        if self.result.dtype == torch.float64:
+            return ()
         if rows == 1 or columns == 1:
             # Rows that lie side by side are summed no faster than the library does it.
             matrix = self.right.stride[-2] if rows == 1 and self.has_columns else self.left.stride[-1]
@@ -118,6 +124,13 @@ class MatrixProduct:
         static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
         is_padded = static and len(self.left.shape) == 2 and padded_extents(self) != (rows, columns, depth)
         return ("tiles", "padded") if is_padded else ("tiles",)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether it may be less work than a call."""
+        total = product(self.extents)
+        # Of nothing but a factor of 0 the library looks at no operand, whatever it holds.
+        return isinstance(total, int) and total <= MOST_IN_LOOPS and self.alpha != 0
 
     @property
     def has_columns(self) -> bool:
@@ -301,28 +314,37 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
     apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
     kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
     library = costs.library if candidate.groups == 1 else costs.grouped_library
-    return library.microseconds(candidate.bytes, flops) + kernels
+    return None if library is None else library.microseconds(candidate.bytes, flops) + kernels
 
 
 def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """The same of a product that is computed by a generated kernel."""
+    if candidate.form == "loops":
+        return None if costs.loops is None else costs.loops.microseconds(candidate.bytes, candidate.flops)
     measured = candidate.dtype in HALF and candidate.aligned_operands
     # Those of a batch were measured where they are picked, of which calls want copies.
     measured = measured and (candidate.batch == 1 or (candidate.form == "rows" and candidate.prologue_bytes > 0))
-    if not measured or not candidate.is_static:
+    found = _kernel_time(candidate, costs) if measured and candidate.is_static else None
+    if found is None:
         return None
+    time, moved = found
+    return None if time is None else time.microseconds(moved, candidate.flops)
+
+
+def _kernel_time(candidate: ProductCandidate, costs: ProductCosts) -> tuple[ProductTime | None, int] | None:
+    """What was measured of kernels like that of a candidate, and the bytes that it moves; None where nothing was."""
     moved = candidate.bytes - candidate.spared_bytes
     if candidate.groups > 1:
-        return costs.grouped.microseconds(moved, candidate.flops)
+        return costs.grouped, moved
     if candidate.form == "rows":
-        return costs.rows.microseconds(moved, candidate.flops)
+        return costs.rows, moved
     if candidate.is_thin:
         few_rows = candidate.rows <= candidate.columns
-        return costs.thin.microseconds(moved, candidate.flops) if few_rows else None
+        return (costs.thin, moved) if few_rows else None
     if candidate.spared_bytes > 0 and min(candidate.rows, candidate.columns) <= MOST_DEQUANTISED:
-        return costs.dequantised.microseconds(moved, candidate.flops)
+        return costs.dequantised, moved
     # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
-    return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
+    return None if candidate.aligned_result else (costs.tiles, candidate.bytes)
 
 
 def choose_products(
