@@ -110,9 +110,12 @@ class MatrixProduct:
     @property
     def forms(self) -> tuple[ProductForm, ...]:
         """What it can be computed as beside the library's call."""
+        return (*self._kernels, "loops") if self._may_be_loops else self._kernels
+
+    @property
+    def _kernels(self) -> tuple[ProductForm, ...]:
+        """The forms that a device's kernel of its own has."""
         batch, rows, columns, depth = self.extents
-        if not device_for(self.result.device.type).asynchronous:
-            return ("loops",) if self._is_small else ()
         if self.result.dtype == torch.float64:
             return ()
         if rows == 1 or columns == 1:
@@ -126,8 +129,10 @@ class MatrixProduct:
         return ("tiles", "padded") if is_padded else ("tiles",)
 
     @property
-    def _is_small(self) -> bool:
-        """Whether it may be less work than a call."""
+    def _may_be_loops(self) -> bool:
+        """Whether it may be less work than a call, where the host does the work."""
+        if device_for(self.result.device.type).asynchronous:
+            return False
         total = product(self.extents)
         # Of nothing but a factor of 0 the library looks at no operand, whatever it holds.
         return isinstance(total, int) and total <= MOST_IN_LOOPS and self.alpha != 0
@@ -308,6 +313,8 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
     """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
     if candidate.form not in ("library", "padded"):
         return _loops_cost(candidate, costs)
+    if candidate.form == "padded" and costs.misaligned == 1:
+        return None  # padding saves nothing
     flops = float(candidate.flops)
     if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
         flops *= costs.misaligned

@@ -31,9 +31,9 @@ def test_products_are_told_with_what_they_were_chosen_from():
 
     layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).eval()
     found = turret.explain(layers, plugins=[Loops()])(torch.randn(1, 4))
-    assert found.products == {"loops of loops 1.5 us, library 2.5 us": 2}
+    assert found.products == {"loops of rows 2.5 us, loops 1.5 us, library 2.5 us": 2}
     assert not found.externs
-    assert "2 products loops of loops 1.5 us, library 2.5 us" in str(found)
+    assert "2 products loops of rows 2.5 us, loops 1.5 us, library 2.5 us" in str(found)
 
 
 def test_every_break_has_the_user_s_line_and_the_reason():
