@@ -25,7 +25,7 @@ def turret_options() -> tuple[Option, ...]:
         ),
         Option(
             name="cudagraph_min_kernels",
-            default=12,
+            default=16,
             doc="with cudagraphs off, a graph of at least so many generated kernels, and of nothing else, is recorded "
             "after some calls, by a recording for calls of all sizes, which reserves no memory between them; 0: never",
             low=0,

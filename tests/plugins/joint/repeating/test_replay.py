@@ -377,7 +377,12 @@ def test_a_tensor_of_numbers_made_in_each_layer():
     both(lambda x: layer(layer(layer(x))), torch.randn(3, 2, requires_grad=True))
 
 
-SCALARS = {"cache": False, "on_error": "raise", "capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+SCALARS = {
+    "cache": False,
+    "on_error": "raise",
+    "capture_scalar_outputs": True,
+    "capture_dynamic_output_shape_ops": True,
+}
 
 
 def _scaled(x: torch.Tensor) -> torch.Tensor:
