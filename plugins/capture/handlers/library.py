@@ -33,7 +33,7 @@ from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
-    from turret.plugins.capture.handlers import collectives, distributed  # noqa: F401
+    from turret.plugins.capture.handlers import collectives, distributed, process_groups  # noqa: F401
 
 __all__ = [
     "attention",
