@@ -375,7 +375,7 @@ class Caller(Tracer):
         if issubclass(kind, torch.Tensor):
             return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)
-        if base is object and _is_made_by_object(kind):
+        if (base is object and _is_made_by_object(kind)) or base is types.SimpleNamespace:
             return Instance(kind)
         if base in (dict, collections.OrderedDict):
             return Instance(kind, payload=Dict({}, base))
