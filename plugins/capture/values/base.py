@@ -264,6 +264,7 @@ class Tracer(Protocol):
     def fold(
         self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
     ) -> Value: ...
+    def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def constant_of(self, value: Value) -> Any: ...
     def int_of(self, value: Value, otherwise: str = NO_INTEGER) -> int: ...
     def bound_of(self, value: Value) -> int | None: ...
@@ -458,8 +459,8 @@ class Constant(Value):
         return bool(self.value)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() is dict:
-            return t.fold(operation, [self, other], {})
+        if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() in (dict, tuple, int):
+            return t.text(operation, [self, other], {})
         if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
             return None
         if inplace:  # the same for immutable objects, but for the words of its TypeError

@@ -174,11 +174,11 @@ def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
 
 
 def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """A method written in C, of an instance: ``object``'s own, or one of the container that the instance is; ``type``'s
-    own of a class."""
+    """A method written in C, of an instance: one that ``METHODS_IN_C`` has, or one of the container that the instance
+    is; ``type``'s own of a class."""
     if raw is type.__call__:
         return t.instantiate(value, list(args), kwargs)
-    handler = OBJECT_METHODS.get(name) if getattr(raw, "__objclass__", None) is object else None
+    handler = METHODS_IN_C.get(getattr(raw, "__objclass__", None), {}).get(name)
     if handler is not None:
         return handler(t, value, *args, **kwargs)
     payload = getattr(value, "payload", None)
@@ -258,6 +258,9 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
 }
 """Methods of ``object`` itself."""
+
+METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS}
+"""By class written in C, its methods as capture does them, called with the tracer, the instance and the arguments."""
 
 
 COMPARE_SYMBOLS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
