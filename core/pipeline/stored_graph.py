@@ -226,7 +226,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     """The captured graph again, over fake inputs of its own; raises ``CacheError`` for a call that is not known."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    from turret.graph.fake_corrections import CorrectedFakeTensorMode
+    from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 
     mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs = tuple(fake_input(mode, i) for i in graph.inputs)
