@@ -14,8 +14,6 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 of_sizes = functions
 """Divisions, minima and conversions as sympy functions."""
-PythonPrinter = torch.utils._sympy.printers.PythonPrinter
-"""Writes such an expression as Python."""
 PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
 """Computes one with Python's operators, on proxies too."""
 sympy_interp = torch.utils._sympy.interp.sympy_interp
@@ -24,6 +22,15 @@ SingletonInt = torch.utils._sympy.singleton_int.SingletonInt
 """The ragged size of nested tensors, which no other number equals."""
 int_oo = torch.utils._sympy.numbers.int_oo
 """The end of a range that integers have none of; sympy's own infinity is no integer."""
+
+
+class PythonPrinter(torch.utils._sympy.printers.PythonPrinter):
+    """Writes such an expression as Python."""
+
+    def _print_ITE(self, expr: Any) -> str:
+        """A condition that is one of two: what sympy makes of a comparison of a number that depends on a condition."""
+        condition, if_true, if_false = map(self.doprint, expr.args)
+        return f"(({if_true}) if ({condition}) else ({if_false}))"
 
 
 def is_float_symbol(symbol: Any) -> bool:

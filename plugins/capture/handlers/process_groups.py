@@ -16,6 +16,7 @@ from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.classes import written_in_c
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.torch_compat.programs.collectives import resolve_group_name, resolve_process_group
@@ -83,7 +84,7 @@ def _register(asked: Any, ask: Callable, parameters: tuple[str, ...]) -> None:
         given = dict(zip(parameters, args, strict=False)) | kwargs
         return _asked(t, ask, tuple(given.get(name) or t.wrap_known(None) for name in parameters))
 
-    registry.functions[asked] = handler
+    registry.functions[written_in_c(asked)] = handler
 
 
 for _ask in (dist.get_world_size, dist.get_rank, dist.get_backend, dist.get_process_group_ranks):

@@ -16,7 +16,7 @@ def is_batched_index(t: Tracer, key: Value) -> bool:
     if "vmap" not in t.recorder.transforms():
         return False
     parts = key.items if type(key) is Tuple else [key]
-    return any(_is_number(t, v.realize()) for v in parts)
+    return any(is_number(t, v.realize()) for v in parts)
 
 
 def take(t: Tracer, tensor: Value, key: Value) -> Value:
@@ -24,7 +24,7 @@ def take(t: Tracer, tensor: Value, key: Value) -> Value:
     parts = [v.realize() for v in (key.items if type(key) is Tuple else [key])]
     if all(_is_index(v) for v in parts):
         return t.recorder.call(torch.ops.aten.index.Tensor, [tensor, List(list(parts))], {})
-    if any(_is_tensor(v) and not _is_number(t, v) for v in parts):
+    if any(_is_tensor(v) and not is_number(t, v) for v in parts):
         raise Unsupported("an index of numbers that are tensors, among tensors with dimensions")
     parts = _without_ellipsis(t, tensor, parts)
     first = [Slice([Constant(None)] * 3) if _is_tensor(v) else v for v in parts]
@@ -42,7 +42,8 @@ def _is_index(value: Value) -> bool:
     return _is_tensor(value) and value.fake.dtype in _INTEGERS  # type: ignore[attr-defined]
 
 
-def _is_number(t: Tracer, value: Value) -> bool:
+def is_number(t: Tracer, value: Value) -> bool:
+    """Whether a value is a tensor without dimensions that holds an integer which only data tell."""
     fake = getattr(value, "fake", None)
     if not isinstance(fake, torch.Tensor) or fake.dim() or fake.dtype not in _INTEGERS:
         return False

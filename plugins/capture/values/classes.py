@@ -119,7 +119,7 @@ def _property(t: Tracer, value: Value, owner: type, name: str, raw: property) ->
     class_member(t, owner, name, raw)
     if raw.fget is None:
         raise t.raised(AttributeError, f"property {name!r} has no getter")
-    return t.call(t.wrap_known(raw.fget), [value], {})
+    return t.call(t.wrap_known(written_in_c(raw.fget)), [value], {})
 
 
 def _cached_property(t: Tracer, value: Value, owner: type, name: str, raw: functools.cached_property) -> Value:
@@ -140,7 +140,12 @@ def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Valu
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return Method(t.wrap_known(raw.__get__(None, owner)), value)
+    return Method(t.wrap_known(written_in_c(raw)), value)
+
+
+def written_in_c(function: Any) -> Any:
+    """The function that pybind11 made a method of, or the function itself; some versions wrap it, some do not."""
+    return function.__func__ if isinstance(function, _BOUND_BY_C) else function
 
 
 def _partial_method(t: Tracer, value: Value, owner: type, name: str, raw: functools.partialmethod) -> Value:

@@ -28,6 +28,7 @@ from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Handler, Known
+from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
 from turret.torch_compat.fakes import get_tensor_symint
@@ -332,6 +333,8 @@ class Tensor(Value):
             return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
         if is_batched_index(t, key):
             return take(t, self, key)
+        if (plain := numbers_read(t, key)) is not key:
+            return self.get_item(t, plain)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
         return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
@@ -341,6 +344,7 @@ class Tensor(Value):
         if (patched := self.patched(t, "__setitem__")) is not None:
             t.call(patched, [key, value], {})
             return
+        key = numbers_read(t, key)
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
