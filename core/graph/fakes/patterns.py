@@ -115,13 +115,16 @@ class PatternMemo:
             return None
         sizes = _Sizes()
         try:
-            operands = self._of(sizes, args, _SHAPED.get(func, -1))
+            given = _resolved(args) if func in _RESHAPING else args
+            operands = self._of(sizes, given, _SHAPED.get(func, -1))
             named = self._of(sizes, tuple(kwargs.items()), -1) if kwargs else ()
         except NoPattern:
             return None
-        if func in _RESHAPING and not _reshapes(args):
-            return None
-        return PatternCall(self, (func, operands, named, *_surroundings(args)), sizes, args)
+        key = (func, operands, named, *_surroundings(args))
+        if func in _RESHAPING and key not in self._known:  # nobody need be asked
+            (source, _), shape = operands[0], operands[1]
+            self._known[key] = _Result(TensorPattern(shape, _ROW_MAJOR, source.dtype, source.device), views_first=True)
+        return PatternCall(self, key, sizes, args)
 
     def _of(self, sizes: _Sizes, values: Sequence[Any], shape_at: int) -> tuple[Any, ...]:
         """The pattern of arguments, of which the one at ``shape_at`` is a shape."""
@@ -267,10 +270,20 @@ def _is_elementwise(func: Any) -> bool:
     return torch.Tag.pointwise in func.tags and not bool(func._schema.is_mutable or func.is_view)
 
 
-def _reshapes(args: Sequence[Any]) -> bool:
-    """Whether a row-major tensor is given a shape of as many elements, which no pattern tells."""
+def _resolved(args: Sequence[Any]) -> tuple[Any, ...]:
+    """A row-major tensor and a shape of as many elements, with the extent that it leaves open (-1).
+
+    Raises ``NoPattern`` for any other: no pattern tells whether the elements are as many.
+    """
     source, shape = args
-    return bool(source.is_contiguous()) and math.prod(shape) == source.numel()
+    if not all(type(n) is int for n in (*source.shape, *source.stride(), *shape)) or not source.is_contiguous():
+        raise NoPattern
+    count, known = source.numel(), math.prod(n for n in shape if n != -1)
+    if -1 in shape and known:
+        shape = [count // known if n == -1 else n for n in shape]
+    if math.prod(shape) != count or min(shape, default=1) < 1 or args[1].count(-1) > 1:
+        raise NoPattern
+    return source, shape
 
 
 def _tensors(values: Any) -> list[Any]:
