@@ -28,7 +28,7 @@ def two_graphs(x, w):
 
 
 def main() -> None:
-    x, w = torch.randn(8, 16), torch.randn(16, 32)
+    x, w = torch.randn(32, 64), torch.randn(64, 128)
     for function in (one_graph, two_graphs):
         seen = turret.explain(function)(x, w)
         print(

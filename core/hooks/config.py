@@ -176,7 +176,7 @@ MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
     "max-autotune": {"cudagraphs": True, "max_autotune": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True, "cudagraph_after_calls": 0},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "cudagraph_after_calls": 0, "cudagraph_min_kernels": 0},
 }
 
 

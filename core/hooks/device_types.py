@@ -63,8 +63,8 @@ class Costs:
 
 @attrs.frozen
 class ProductTime:
-    """What one way of computing matrix products in a half type takes: ``launch`` microseconds, and beside it what it
-    reads and writes at ``bytes_rate`` bytes a microsecond, or its arithmetic at ``flops_rate`` operations a
+    """What one way of computing matrix products takes (on a GPU in a half type): ``launch`` microseconds, and beside
+    it what it reads and writes at ``bytes_rate`` bytes a microsecond, or its arithmetic at ``flops_rate`` operations a
     microsecond, whichever is longer."""
 
     launch: float
@@ -91,26 +91,29 @@ class AttentionCosts:
 
 @attrs.frozen
 class ProductCosts:
-    """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
+    """What matrix products take on a device: ``library`` for calls, the others for generated kernels; None for those
+    that were not measured.
 
-    ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles,
-    ``dequantised`` one of up to 64 whose other operand is made of fewer bits.  ``grouped`` and ``grouped_library``:
-    products of rows in groups, in tiles and as a call.
+    ``kernel``: a pointwise kernel by itself.  ``loops``, ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``
+    (``loops`` is for any floating type), ``thin`` is a product of few rows or columns in tiles, ``dequantised`` one of
+    up to 64 whose other operand is made of fewer bits.  ``grouped`` and ``grouped_library``: products of rows in
+    groups, in tiles and as a call.
 
     ``attention``: that of few queries; None where it stays a call.
-    ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
-    rows of an operand or of the result begin at no multiple of 16 bytes.
+    ``misaligned``: how many times slower a library's arithmetic is where rows of an operand or of the result begin at
+    no multiple of 16 bytes.
     """
 
     library: ProductTime
-    rows: ProductTime
-    thin: ProductTime
-    tiles: ProductTime
-    dequantised: ProductTime
-    grouped: ProductTime
-    grouped_library: ProductTime
     kernel: ProductTime
-    misaligned: float
+    loops: ProductTime | None = None
+    rows: ProductTime | None = None
+    thin: ProductTime | None = None
+    tiles: ProductTime | None = None
+    dequantised: ProductTime | None = None
+    grouped: ProductTime | None = None
+    grouped_library: ProductTime | None = None
+    misaligned: float = 1.0
     attention: AttentionCosts | None = None
 
 

@@ -214,13 +214,18 @@ class GraphCapture(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+    def record(
+        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+    ) -> Recording:
         """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.
 
         What ``run`` allocates comes from ``pool`` (None: one of the recording's own) and stays there for as long as the
         recording lives, whoever else is handed the same addresses later.  Random number generators of the device go on
         with every replay as they would with a call.  Where ``run`` raises or does what cannot be recorded, nothing is
         left behind: the error comes out, and the device can be used as before.
+
+        ``library_calls``: False where ``run`` launches kernels and nothing else, so that what libraries keep for a
+        stream (workspaces) need not be made ready, which would reserve memory.
         """
 
 

@@ -145,7 +145,7 @@ Number: TypeAlias = int | float | bool | sympy.Expr
 class Builder:
     """Collects the statements of a loop program; ``node`` is the FX node being lowered.
 
-    ``eagerly``: that node was placed eagerly, so that copies which it needs are calls as well, not kernels.
+    ``eagerly``: that node was placed eagerly, so that it and the copies which it needs are calls, not kernels.
     """
 
     def __init__(self) -> None:
@@ -380,7 +380,7 @@ class Builder:
         if any(not isinstance(p, _RESULTS) for p in parts):
             raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; tensors and sizes are handed on")
         outputs = tuple(self.declare(p) if isinstance(p, torch.Tensor) else None for p in parts)
-        kind = template_kind(op)
+        kind = None if self.eagerly else template_kind(op)
         statement = Extern if kind is None else functools.partial(Template, kind=kind)
         self.statements.append(
             statement(

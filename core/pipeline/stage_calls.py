@@ -324,7 +324,7 @@ class Pipeline:
         """The same stages, which cut nothing for graph capture: what control flow runs is not recorded."""
         made = copy.copy(self)
         options = getattr(self.manager, "options", CORE)
-        off = {"cudagraphs": False, "cudagraph_after_calls": 0}
+        off = {"cudagraphs": False, "cudagraph_after_calls": 0, "cudagraph_min_kernels": 0}
         config = updated(self.config, {name: value for name, value in off.items() if name in options}, options)
         made.config, made.context = config, attrs.evolve(self.context, config=config)
         made.policy = FailurePolicy(made.config, made.context)

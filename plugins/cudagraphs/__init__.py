@@ -9,6 +9,7 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import BoxedCallable, Role
+from turret.plan import Call, Copy, Launch, Plan
 from turret.plugins.cudagraphs.options import turret_options
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
@@ -27,6 +28,13 @@ def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: 
 def _is_recorded_unasked(config: Config, function: BoxedCallable) -> bool:
     """Whether nobody asked for graph capture, and it may come with time on a device that can."""
     plan = getattr(function, "plan", None)
-    if not config.cudagraph_after_calls or plan is None:
+    if plan is None or not (config.cudagraph_after_calls or is_chain(plan, config.cudagraph_min_kernels)):
         return False
     return device_for(torch.device(plan.device).type).graphs is not None
+
+
+def is_chain(plan: Plan, kernels: int) -> bool:
+    """Whether a plan launches generated kernels and does nothing else, at least so many of them; no plan for 0."""
+    if any(isinstance(step, Call | Copy) for step in plan.steps):
+        return False
+    return 0 < kernels <= sum(len(step.origins) for step in plan.steps if isinstance(step, Launch))

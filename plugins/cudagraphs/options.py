@@ -24,6 +24,13 @@ def turret_options() -> tuple[Option, ...]:
             low=0,
         ),
         Option(
+            name="cudagraph_min_kernels",
+            default=16,
+            doc="with cudagraphs off, a graph of at least so many generated kernels, and of nothing else, is recorded "
+            "after some calls, by a recording for calls of all sizes, which reserves no memory between them; 0: never",
+            low=0,
+        ),
+        Option(
             name="cudagraph_trees",
             default=True,
             doc="recordings share one memory pool a device; off: each has its own pool, and inputs are copied to it",

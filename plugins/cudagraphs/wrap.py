@@ -83,7 +83,8 @@ def _graphed(
     """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
     device = device_for(torch.device(plan.device).type)
-    graphs = _graphs_of(device)
+    graphs, settings = _graphs_of(device), settings_of(context.config)
+    recording_device = recording_device_of(device, torch.device(plan.device))
     try:
         work = PlanWork(
             plan,
@@ -92,11 +93,13 @@ def _graphed(
             static=frozenset(plan.static_inputs),
             written=frozenset(written),
             own_memory=device.keeps_arena,
+            reserves_nothing=settings.reserves_nothing,
         )
+        if settings.reserves_nothing and work.one_size:
+            raise NotRecordable(work.one_size)
     except NotRecordable as error:
         _skip(context, function, plan, role, str(error))
         return _plain(function, plan)
-    recording_device, settings = recording_device_of(device, torch.device(plan.device)), settings_of(context.config)
 
     def tell(message: str) -> None:
         context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
@@ -142,8 +145,9 @@ def recording_device_of(device: Device, where: torch.device) -> RecordingDevice:
     return RecordingDevice(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
 
 
-_UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
-"""Where nobody asked for graph capture: sizes of a function that are recorded, and how often one is recorded again."""
+_UNASKED_SIZES, _UNASKED_AGAIN, _UNASKED_CALLS = 8, 4, 8
+"""Where nobody asked for graph capture: sizes of a function that are recorded, how often one is recorded again, and the
+calls of a chain of kernels before it is: a recording costs about as much as so many calls."""
 
 
 def settings_of(config: Any) -> Settings:
@@ -159,6 +163,8 @@ def settings_of(config: Any) -> Settings:
             max_recorded_sizes=sizes,
             rerecord_limit=again,
         )
+    if not config.cudagraph_after_calls:
+        return Settings(after_calls=_UNASKED_CALLS, unasked=True, reserves_nothing=True)
     return Settings(
         after_calls=config.cudagraph_after_calls,
         further_after_calls=further,

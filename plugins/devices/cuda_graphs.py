@@ -78,12 +78,13 @@ class CudaPool(MemoryPool):
             self._keeper.capture_end()
 
     @contextlib.contextmanager
-    def on_stream(self) -> Iterator[None]:
+    def on_stream(self, library_calls: bool = True) -> Iterator[None]:
         """A context in which the pool's stream is the current one, in order with the one before and afterwards."""
+        workspaces = _workspaces_given_back() if library_calls else contextlib.nullcontext()
         before = torch.cuda.current_stream(self.index)
         self.stream.wait_stream(before)
         try:
-            with torch.cuda.stream(self.stream), _workspaces_given_back():
+            with torch.cuda.stream(self.stream), workspaces:
                 yield
         finally:
             before.wait_stream(self.stream)
@@ -301,7 +302,9 @@ class CudaCapture(GraphCapture):
     def observer(self) -> CudaCalls:
         return self._calls
 
-    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+    def record(
+        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+    ) -> Recording:
         if self.is_recording(index):
             raise TurretError("the current stream is captured already; one recording cannot begin inside of another")
         if pool is None:
@@ -310,7 +313,7 @@ class CudaCapture(GraphCapture):
             raise TurretError(f"{pool} is no pool of cuda:{index}; make one with pool({index})")
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         noting = self._calls.noting(index, pool.stream.cuda_stream)
-        with torch.cuda.device(index), pool.on_stream(), _no_collection(), noting as calls:
+        with torch.cuda.device(index), pool.on_stream(library_calls), _no_collection(), noting as calls:
             _capture(graph, run, pool)
         native = NativeGraph(index, graph.raw_cuda_graph(), lambda: _executable(graph))
         return CudaRecording(index, graph, native, calls)

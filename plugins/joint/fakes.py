@@ -22,6 +22,7 @@ from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
 from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
 from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.operators.checks import require
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -139,7 +140,12 @@ class FakeRunner:
 
 
 def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
-    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0."""
+    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0.
+
+    A negative count is an error: eager raises it, too, unless there is nothing to repeat.
+    """
+    for times in repeats:
+        require(times >= 0)
     shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
     made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
     return torch.empty(made, dtype=value.dtype, device=value.device)

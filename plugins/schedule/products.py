@@ -19,7 +19,7 @@ import torch
 
 from turret.graph.dtypes import HALF, compute_dtype
 from turret.hooks.context import CompileContext
-from turret.hooks.devices import ProductCosts
+from turret.hooks.devices import ProductCosts, ProductTime, device_for
 from turret.hooks.products import Target
 from turret.ir import (
     Definition,
@@ -61,9 +61,11 @@ _ACCUMULATING = (_ATEN.addmm.default, _ATEN.baddbmm.default)
 """Products that a tensor is added to."""
 _PLAIN = (_ATEN.mm.default, _ATEN.bmm.default, _ATEN.mv.default)
 
-_DTYPES = HALF | {torch.float32}
+_DTYPES = HALF | {torch.float32, torch.float64}
 ALIGNMENT = 16
 """Bytes that memory is loaded in at once."""
+MOST_IN_LOOPS = 1 << 16
+"""Multiply-adds of a product on the CPU that might be cheaper in loops than as a call."""
 _MOST_EPILOGUE = 8
 """Definitions that are looked at to tell what a product's kernel would take along."""
 
@@ -108,7 +110,14 @@ class MatrixProduct:
     @property
     def forms(self) -> tuple[ProductForm, ...]:
         """What it can be computed as beside the library's call."""
+        return (*self._kernels, "loops") if self._may_be_loops else self._kernels
+
+    @property
+    def _kernels(self) -> tuple[ProductForm, ...]:
+        """The forms that a device's kernel of its own has."""
         batch, rows, columns, depth = self.extents
+        if self.result.dtype == torch.float64:
+            return ()
         if rows == 1 or columns == 1:
             # Rows that lie side by side are summed no faster than the library does it.
             matrix = self.right.stride[-2] if rows == 1 and self.has_columns else self.left.stride[-1]
@@ -118,6 +127,15 @@ class MatrixProduct:
         static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
         is_padded = static and len(self.left.shape) == 2 and padded_extents(self) != (rows, columns, depth)
         return ("tiles", "padded") if is_padded else ("tiles",)
+
+    @property
+    def _may_be_loops(self) -> bool:
+        """Whether it may be less work than a call, where the host does the work."""
+        if device_for(self.result.device.type).asynchronous:
+            return False
+        total = product(self.extents)
+        # Of nothing but a factor of 0 the library looks at no operand, whatever it holds.
+        return isinstance(total, int) and total <= MOST_IN_LOOPS and self.alpha != 0
 
     @property
     def has_columns(self) -> bool:
@@ -295,34 +313,45 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
     """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
     if candidate.form not in ("library", "padded"):
         return _loops_cost(candidate, costs)
+    if candidate.form == "padded" and costs.misaligned == 1:
+        return None  # padding saves nothing
     flops = float(candidate.flops)
     if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
         flops *= costs.misaligned
     apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
     kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
     library = costs.library if candidate.groups == 1 else costs.grouped_library
-    return library.microseconds(candidate.bytes, flops) + kernels
+    return None if library is None else library.microseconds(candidate.bytes, flops) + kernels
 
 
 def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """The same of a product that is computed by a generated kernel."""
+    if candidate.form == "loops":
+        return None if costs.loops is None else costs.loops.microseconds(candidate.bytes, candidate.flops)
     measured = candidate.dtype in HALF and candidate.aligned_operands
     # Those of a batch were measured where they are picked, of which calls want copies.
     measured = measured and (candidate.batch == 1 or (candidate.form == "rows" and candidate.prologue_bytes > 0))
-    if not measured or not candidate.is_static:
+    found = _kernel_time(candidate, costs) if measured and candidate.is_static else None
+    if found is None:
         return None
+    time, moved = found
+    return None if time is None else time.microseconds(moved, candidate.flops)
+
+
+def _kernel_time(candidate: ProductCandidate, costs: ProductCosts) -> tuple[ProductTime | None, int] | None:
+    """What was measured of kernels like that of a candidate, and the bytes that it moves; None where nothing was."""
     moved = candidate.bytes - candidate.spared_bytes
     if candidate.groups > 1:
-        return costs.grouped.microseconds(moved, candidate.flops)
+        return costs.grouped, moved
     if candidate.form == "rows":
-        return costs.rows.microseconds(moved, candidate.flops)
+        return costs.rows, moved
     if candidate.is_thin:
         few_rows = candidate.rows <= candidate.columns
-        return costs.thin.microseconds(moved, candidate.flops) if few_rows else None
+        return (costs.thin, moved) if few_rows else None
     if candidate.spared_bytes > 0 and min(candidate.rows, candidate.columns) <= MOST_DEQUANTISED:
-        return costs.dequantised.microseconds(moved, candidate.flops)
+        return costs.dequantised, moved
     # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
-    return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
+    return None if candidate.aligned_result else (costs.tiles, candidate.bytes)
 
 
 def choose_products(

@@ -42,13 +42,26 @@ def sanitizer() -> str:
 
 def command(only: str, budget: float) -> list[str]:
     """The checks whose names contain one of the words, under memcheck, which ends with 1 where it finds anything."""
-    check = [sys.executable, "-m", "tests.gpu.check", "--skip-timing", "--only", only, "--budget", f"{budget:g}"]
+    check = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.gpu.check",
+        "--skip-timing",
+        "--only",
+        only,
+        "--budget",
+        f"{budget:g}",
+    ]
     return [
         sanitizer(),
         "--tool",
         "memcheck",
         "--target-processes",
         "application-only",
+        "--report-api-errors",  # asking for one parameter too many says how many a kernel has
+        "no",
         "--error-exitcode",
         "1",
         *check,

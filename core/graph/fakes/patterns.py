@@ -295,5 +295,6 @@ def _tensors(values: Any) -> list[Any]:
 def _surroundings(args: Sequence[Any]) -> tuple[Any, ...]:
     """What results depend on beside the arguments."""
     device = next((t.fake_device.type for t in _tensors(args)), "cpu")
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    autocast = torch.get_autocast_dtype(device) if has_autocast else None
     return torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast

@@ -375,7 +375,7 @@ class Caller(Tracer):
         if issubclass(kind, torch.Tensor):
             return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)
-        if base is object and _is_made_by_object(kind):
+        if (base is object and _is_made_by_object(kind)) or base is types.SimpleNamespace:
             return Instance(kind)
         if base in (dict, collections.OrderedDict):
             return Instance(kind, payload=Dict({}, base))
@@ -480,13 +480,20 @@ class Caller(Tracer):
         owner = getattr(object, "__self__", None)
         if isinstance(owner, tuple(registry.pure_owners)):
             found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
-            if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
-                args = [Tuple(args[0].realize().unpack(self))]
+            if isinstance(owner, str):
+                return self.call_text(object, args, kwargs)
             return self.fold(object, args, kwargs) if found is None else found
         if isinstance(owner, types.ModuleType) and owner.__name__ in registry.pure_modules:
             return self.fold(object, args, kwargs)
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def call_text(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A method of a text."""
+        if object.__name__ == "join" and len(args) == 1:
+            args = [Tuple(args[0].realize().unpack(self))]
+        write = self.text if object.__name__ in ("format", "format_map") else self.fold
+        return write(object, args, kwargs)
 
     def call_of_class(self, owner: type, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """A call of a method in C of a class; None for one that is pure.  Raises ``Unsupported`` for others."""

@@ -19,7 +19,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NOWHERE, FloatNeeded, Unsupported
+from turret.plugins.capture.errors import NOWHERE, FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
@@ -696,6 +696,7 @@ class Symbolic(Value):
 
     def __init__(self, node: fx.Node, number: Any, source: Source | None = None) -> None:
         self.node, self.number, self.source = node, number, source
+        self.assumed: Any = None
 
     def type(self) -> type:
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.number)]
@@ -716,11 +717,16 @@ class Symbolic(Value):
         if self.is_ragged():
             raise Unsupported(f"the ragged size {self.number} of a nested tensor as a number")
         try:
-            if isinstance(self.number, torch.SymInt):
-                return int(self.number)
-            return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
+            self.assumed = self.type()(self.number)
         except Exception as error:
             raise Unsupported(f"an unbacked symbol: {error}") from error
+        return self.assumed
+
+    def folded(self) -> Any:
+        """The number, once the capture has assumed what it is."""
+        if self.assumed is None:
+            raise NotConstant(self)
+        return self.assumed
 
     def key(self, t: Tracer) -> Any:
         return self.fixed()

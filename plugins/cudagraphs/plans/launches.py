@@ -27,10 +27,8 @@ _LAYOUTS_KEPT = 1024
 """Sizes whose layout of memory is kept."""
 
 
-def why_one_size(plan: Plan, symbols: Sequence[str]) -> str:
-    """Why a recording of a plan is right for its sizes (of ``symbols``) alone; empty where it can be written anew."""
-    if not symbols:
-        return "it has no dynamic sizes"
+def why_one_size(plan: Plan) -> str:
+    """Why a recording of a plan is right for its sizes alone; empty where it can be written anew."""
     if plan.check_bounds:
         return "its kernels check every access"
     for step in plan.steps:

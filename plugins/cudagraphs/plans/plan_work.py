@@ -27,7 +27,8 @@ from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 class PlanWork(Work):
     """A plan, which ``load`` makes a function of that is run to be recorded and for nothing else.
 
-    ``own_memory``: the device keeps arenas from call to call.
+    ``own_memory``: the device keeps arenas from call to call.  ``reserves_nothing``: it is to be recorded as calls of
+    any sizes are, even where it has one size: the recording then works in memory that each replay takes anew.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class PlanWork(Work):
         static: frozenset[int],
         written: frozenset[int],
         own_memory: bool,
+        reserves_nothing: bool = False,
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
@@ -48,7 +50,8 @@ class PlanWork(Work):
         self._run: BoxedCallable | None = None
         self._into: LoadedPlan | None = None
         self._launches: PlanLaunches | None = None
-        self.one_size = why_one_size(self._into_plan, self._symbols())
+        has_sizes = bool(self._symbols()) or reserves_nothing
+        self.one_size = why_one_size(self._into_plan) if has_sizes else "it has no dynamic sizes"
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}

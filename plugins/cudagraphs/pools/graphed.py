@@ -41,13 +41,15 @@ class Settings:
 
     ``after_calls``: how many calls of some sizes run as they are before one is recorded; ``further_after_calls``: how
     many where there are recordings of ``SIZES_AT_ONCE`` others.  ``unasked``: nobody asked for
-    graph capture, so that what a replay would copy for is not recorded, and no warning says so.
+    graph capture, so that what a replay would copy for is not recorded, and no warning says so.  ``reserves_nothing``:
+    what no recording for calls of any sizes serves is not recorded, as another one holds memory between its replays.
     """
 
     outputs: str = "fresh"
     after_calls: int = 1
     further_after_calls: int = 8
     unasked: bool = False
+    reserves_nothing: bool = False
     capture_sizes: tuple[int, ...] = ()
     max_recorded_sizes: int = 50
     rerecord_limit: int = 128
@@ -158,7 +160,7 @@ class Graphed:
         """Note that a recording of all sizes could not be made beside ``nodes``; after some tries no more are made."""
         self.any_size_tries += 1
         if self.any_size_tries == SIZES_TRIED and not nodes:
-            self.one_size = reason
+            self.one_size, self.is_off = reason, self.settings.reserves_nothing
             self._tell(f"{self.work.name}: a recording serves its sizes alone: {reason}")
 
     def run_plainly(self, args: list, reason: str) -> list:
@@ -174,6 +176,8 @@ class Graphed:
         if known is not None:
             return known
         settings = self.settings
+        if settings.reserves_nothing:
+            return "no recording for calls of any sizes serves it, and another would reserve memory"
         if settings.capture_sizes and key and not set(key) <= set(settings.capture_sizes):
             return f"sizes {key} are not among cudagraph_capture_sizes"
         if key not in self.sizes and len(self.sizes) >= settings.max_recorded_sizes:

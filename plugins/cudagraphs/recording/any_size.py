@@ -39,7 +39,10 @@ def make_any_size_node(
     buffers, memory = _memory(recording_device, work, key, shapes)
     at = 0 if memory is None else memory.data_ptr()
     recording = recording_device.capture.record(
-        recording_device.index, lambda: work.launch(args, buffers, at, recording_device.current_stream()), pool
+        recording_device.index,
+        lambda: work.launch(args, buffers, at, recording_device.current_stream()),
+        pool,
+        library_calls=False,
     )
     node = Node(
         number=number,

@@ -30,6 +30,7 @@ from turret.plugins.joint.repeating.repeats import CallSegment, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.torch_compat.autograd import sequence_number
 from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.trees import pytree
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import JointTracer
@@ -443,7 +444,7 @@ def _copies(call_log: dict[fx.Node, int | None], numbers: dict[fx.Node, int], kn
         return _Number(numbers[node])
 
     for place, (node, call) in enumerate(call_log.items()):
-        if node.op != "call_function":
+        if node.op != "call_function" or _tells_numbers(node):
             raise _Refused
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), number)
         meta = {key: value for key, value in node.meta.items() if call is None or key in _OWN}
@@ -452,6 +453,14 @@ def _copies(call_log: dict[fx.Node, int | None], numbers: dict[fx.Node, int], kn
     return copies
 
 
+def _tells_numbers(node: fx.Node) -> bool:
+    """Whether a call gives numbers that are known as it runs: a copy would give those of the call that was copied."""
+    found = pytree.tree_leaves(node.meta.get("val"))
+    sizes = [n for value in found if isinstance(value, torch.Tensor) for n in (*value.shape, *value.stride())]
+    return any(isinstance(n, _SYMBOLIC) for n in (*found, *sizes))
+
+
+_SYMBOLIC = torch.SymInt, torch.SymFloat, torch.SymBool
 _OWN = frozenset(("val", "partitioner_tag", "original_aten"))
 """What a node's ``meta`` does not have from the call that it stems from."""
 

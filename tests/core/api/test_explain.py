@@ -13,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_one_graph_has_its_calls_kernels_externs_and_guards():
-    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
-    found = turret.explain(layer)(torch.randn(2, 4))
+    layer = nn.Sequential(nn.Linear(128, 128), nn.ReLU()).eval()
+    found = turret.explain(layer)(torch.randn(8, 128))
     assert (found.graphs, found.graph_breaks, found.breaks, found.fallbacks) == (1, 0, (), ())
     assert found.ops == {"linear": 1, "relu": 1}
     assert found.kernels == 1
@@ -24,16 +24,16 @@ def test_one_graph_has_its_calls_kernels_externs_and_guards():
 
 
 def test_products_are_told_with_what_they_were_chosen_from():
-    class Rows:
+    class Loops:
         @hookimpl
         def turret_choice_cost(self, candidate):
-            return 1.5 if candidate.form == "rows" else 2.5
+            return 1.5 if candidate.form == "loops" else 2.5
 
     layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).eval()
-    found = turret.explain(layers, plugins=[Rows()])(torch.randn(1, 4))
-    assert found.products == {"rows of rows 1.5 us, library 2.5 us": 2}
+    found = turret.explain(layers, plugins=[Loops()])(torch.randn(1, 4))
+    assert found.products == {"loops of rows 2.5 us, loops 1.5 us, library 2.5 us": 2}
     assert not found.externs
-    assert "2 products rows of rows 1.5 us, library 2.5 us" in str(found)
+    assert "2 products loops of rows 2.5 us, loops 1.5 us, library 2.5 us" in str(found)
 
 
 def test_every_break_has_the_user_s_line_and_the_reason():

@@ -126,7 +126,7 @@ def test_a_stage_from_outside_finds_contractions_as_templates():
         return torch.conv2d(pixels, k).sort(-1).values
 
     claims = Claims()
-    x, w, k = torch.randn(8, 16), torch.randn(16, 32), torch.randn(2, 1, 3, 3)
+    x, w, k = torch.randn(8, 512), torch.randn(512, 32) / 512**0.5, torch.randn(2, 1, 3, 3)
     function, products = compiled(program, claims)
     torch.testing.assert_close(function(x, w, k), program(x, w, k))
     assert claims.found == [("matmul", 2), ("convolution", 9)]

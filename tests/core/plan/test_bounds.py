@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import linecache
 import re
 from typing import Any
 
@@ -16,6 +17,7 @@ from turret.errors import OutOfBoundsError
 from turret.ir import Var, call, cast, reduce
 from turret.plan import Launch, Plan, Slot
 from turret.plan.bounds import extent_position, note_extent, raise_out_of_bounds, report_position, table_length
+from turret.plan.executor import PLAN_FILE
 from turret.testing import Features, Program, assert_same, check, programs
 
 CHECKED = {"check_bounds": True, "on_error": "raise", "cache": False}
@@ -181,14 +183,15 @@ def test_the_option_is_part_of_what_a_cached_graph_is_known_by(tmp_path):
 
 def _executable_of(step: Any, x: torch.Tensor) -> str:
     """The generated Python that a call of ``step`` runs."""
-    import linecache
-
-    before = set(linecache.cache)
     turret.reset()
+    for name in _plan_files():  # of earlier plans, whose names a new one may have again
+        del linecache.cache[name]
     step(x)
-    return "".join(
-        "".join(linecache.cache[k][2]) for k in set(linecache.cache) - before if k.startswith("<turret plan")
-    )
+    return "".join("".join(linecache.getlines(name)) for name in _plan_files())
+
+
+def _plan_files() -> list[str]:
+    return [name for name in linecache.cache if name.startswith(PLAN_FILE)]
 
 
 @given(programs(Features(max_steps=6)))

@@ -181,7 +181,9 @@ class Machine(GraphCapture):
     def pool(self, index: int) -> Pool:
         return Pool(self)
 
-    def record(self, index: int, run: Callable[[], Any], pool: Pool | None = None) -> FakeRecording:
+    def record(
+        self, index: int, run: Callable[[], Any], pool: Pool | None = None, *, library_calls: bool = True
+    ) -> FakeRecording:
         pool = pool or Pool(self)
         made = self.local.recording = FakeRecording(pool)
         try:

@@ -81,6 +81,52 @@ def test_a_graph_that_nobody_asked_to_record_is_recorded_once_it_was_called_ofte
     assert (report.recordings, report.replays) == ((1, 5) if mode == "default" else (0, 0))
 
 
+def chain(x: torch.Tensor) -> torch.Tensor:
+    for layer in range(3):
+        x = torch.softmax(x * (layer + 1), -1)
+        x = x - x.sum(0, keepdim=True)
+    return x
+
+
+@on_acme
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_chain_of_kernels_is_recorded_unasked_and_reserves_nothing_between_calls(world: World, dynamic: bool) -> None:
+    options = {"cudagraph_min_kernels": 6, "on_error": "raise"}
+    compiled = turret.compile(chain, dynamic=dynamic, plugins=[world.plugin], options=options)
+    kept = []
+    for call in range(12):
+        x = rand(3 + dynamic * call % 5, 4)
+        kept.append((compiled(x), chain(x)))
+    for found, expected in kept:
+        torch.testing.assert_close(found.cpu(), expected.cpu())
+    report = turret.cudagraphs.report()
+    (told,) = report.functions
+    assert (told.warm_ups, told.any_size, told.replays, report.bytes_copied) == (8, 1, 4, 0)
+    assert all(pool.reserved_bytes == 0 for pool in report.pools)
+
+
+@on_acme
+def test_no_shorter_chain_is_recorded_unasked_and_none_with_a_library_call(world: World) -> None:
+    options = {"cudagraph_min_kernels": 6, "on_error": "raise"}
+    for function in (lambda x: torch.softmax(x, -1) - x.sum(0), lambda x: chain(chain(x) @ x.t())):
+        compiled = turret.compile(function, plugins=[world.plugin], options=options)
+        for _ in range(12):
+            x = rand(3, 4)
+            torch.testing.assert_close(compiled(x).cpu(), function(x).cpu())
+    assert not turret.cudagraphs.report().functions
+
+
+@on_acme
+def test_what_a_chain_s_recording_does_not_serve_runs_as_it_is(world: World) -> None:
+    options = {"cudagraph_min_kernels": 6, "on_error": "raise"}
+    compiled = turret.compile(chain, dynamic=True, plugins=[world.plugin], options=options)
+    for length in (3, 0) * 12:
+        x = rand(length, 4)
+        torch.testing.assert_close(compiled(x).cpu(), chain(x).cpu())
+    report = turret.cudagraphs.report()
+    assert report.recordings == 1 and all(pool.reserved_bytes == 0 for pool in report.pools)
+
+
 @on_acme
 def test_training_steps_are_eager_s(world: World) -> None:
     torch.manual_seed(1)

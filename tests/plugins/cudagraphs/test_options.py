@@ -19,4 +19,4 @@ def test_modes_turn_recording_on(mode, on):
 def test_all_options_are_those_of_one_plugin():
     declared = plugin_manager.default_manager().options
     names = {name for name in declared if name.startswith("cudagraph")}
-    assert {declared[name].plugin for name in names} == {"turret.plugins.cudagraphs"} and len(names) == 11
+    assert {declared[name].plugin for name in names} == {"turret.plugins.cudagraphs"} and len(names) == 12

@@ -148,7 +148,9 @@ class AcmeCapture(GraphCapture):
     def is_recording(self, index: int) -> bool:
         return bool(self._native.acme_recording())
 
-    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+    def record(
+        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+    ) -> Recording:
         native = self._native
         if native.acme_recording():
             raise turret.TurretError("this thread records already; one recording cannot begin inside of another")

@@ -11,17 +11,19 @@ from __future__ import annotations
 import attrs
 
 from turret.ir.emit.emitter import Key
-from turret.ir.expr import Expr, walk
+from turret.ir.expr import Expr, loads, walk
 from turret.ir.index import Size, Var, product
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.emission.dtypes import CType, ctype
 from turret.plugins.codegen.cpp.emission.emitter import Emitter
 from turret.plugins.codegen.cpp.emission.facts import Facts
 from turret.plugins.codegen.cpp.emission.scopes import Scope
-from turret.plugins.codegen.cpp.loops.nested import static_extent, vector_fitness
+from turret.plugins.codegen.cpp.loops.nested import static_extent, stride, vector_fitness
 
 SCRATCH_BYTES = 256 * 1024
 """What a thread may keep of a row: it should stay in its second-level cache."""
+LEAST_LANES = 8
+"""Neighbouring rows that are worth their lanes where only they read memory side by side."""
 
 
 @attrs.frozen
@@ -45,12 +47,27 @@ def row_form(nest: Nest) -> RowForm:
     across = max(reversed(nest.outer), key=lambda v: vector_fitness(nest, v), default=None)
     least = 0.3 if scans else 1.2 * vector_fitness(nest, along)
     lane, vertical = nest.inner[-1] if scans else along, False
-    if across is not None and vector_fitness(nest, across) > least:
+    if across is not None and (
+        vector_fitness(nest, across) > least or (not scans and _is_contiguous_across_alone(nest, across, along))
+    ):
         lane, vertical = across, True
     outer = product(static_extent(v, 4096) for v in nest.outer)
     inner = product(static_extent(v, 65536) for v in nest.inner)
     few = outer <= 16384 and inner >= 256 if vertical else outer <= 4 and inner >= 32768
     return RowForm(lane, vertical, few and outer * inner >= 65536 and not scans, scans)
+
+
+def _is_contiguous_across_alone(nest: Nest, across: Var, along: Var) -> bool:
+    """Whether what rows are made of is read side by side by neighbouring rows, and some of it by none along them: a
+    matrix that is multiplied from the left.
+
+    However seldom its place changes in all, it is read anew for each row of the other operand.
+    """
+    if static_extent(across, LEAST_LANES) < LEAST_LANES:
+        return False
+    offsets = [n.coords[0] for row in walk(*nest.roots) if row.op == "row" for n in loads(*row.args)]
+    gathered = any(stride(offset, along) not in (0, 1) for offset in offsets)
+    return gathered and all(stride(offset, across) in (0, 1) for offset in offsets)
 
 
 class RowEmitter:

@@ -377,6 +377,52 @@ def test_a_tensor_of_numbers_made_in_each_layer():
     both(lambda x: layer(layer(layer(x))), torch.randn(3, 2, requires_grad=True))
 
 
+SCALARS = {
+    "cache": False,
+    "on_error": "raise",
+    "capture_scalar_outputs": True,
+    "capture_dynamic_output_shape_ops": True,
+}
+
+
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * (x * 2).amax().item()).tanh().cos() - x.mean().item()
+
+
+def _counted(x: torch.Tensor) -> torch.Tensor:
+    positive = (x > 0.1).sum().item()
+    return (x.cos() * torch.ones(positive).sum()).tanh() * 0.5 + x / (1 + positive)
+
+
+def _found(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = (x > 0.1).nonzero(as_tuple=True)
+    return (x.cos() + x[rows, columns].sin().sum()).tanh() * 0.5 + x / (1 + rows.shape[0])
+
+
+@pytest.mark.parametrize("layer", [_scaled, _counted, _found])
+@pytest.mark.parametrize("learns", [False, True])
+def test_layers_that_read_numbers_each_have_their_own(layer: Callable, learns: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = layer(x)
+        return x
+
+    compiled = turret.compile(program, options=SCALARS)
+    for seed in range(3):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)).requires_grad_(learns)
+        found, expected = compiled(x), program(x)
+        torch.testing.assert_close(found, expected)
+        if learns:
+            torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, expected)))
+
+
+def test_floats_in_rows_that_are_alike_each_have_their_own_symbol() -> None:
+    compiled = turret.compile(torch.tensor, options=SCALARS)
+    for seed in range(3):
+        rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)).tolist()
+        torch.testing.assert_close(compiled(rows), torch.tensor(rows), rtol=0, atol=0)
+
+
 def test_layers_under_a_custom_gradient():
     class Double(torch.autograd.Function):
         @staticmethod
