@@ -246,6 +246,20 @@ def test_a_shape_of_another_number_of_elements_is_refused_behind_one_that_fits(o
                 op(torch.empty(sizes), shape)
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_tensors_of_any_device_have_patterns(device: str) -> None:
+    """Some devices have no autocast that could be asked for."""
+    found = []
+    for remembers in (True, False):
+        with fake_mode(remembers):
+            made = []
+            for rows in (5, 7):
+                x, weight = torch.empty(rows, 3, device=device), torch.empty(2, 3, device=device)
+                made += [layout(v, [x, weight]) for v in (x @ weight.t(), x + weight[0], x.view(3, -1), x.sum(1))]
+            found.append(made)
+    assert found[0] == found[1]
+
+
 # Torch's own table.
 
 PARTS = 3
