@@ -8,6 +8,7 @@ for one call says what it gives for every call of the pattern: each extent of a 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ class PatternMemo:
     """Results of ops on fake tensors of one mode, by the pattern of their operands."""
 
     def __init__(self, fake_mode: Any) -> None:
-        self._mode = fake_mode
+        self._mode = weakref.ref(fake_mode)  # the mode holds the memo: as a cycle, both would outlive the compilation
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PatternCall | None:
@@ -133,7 +134,7 @@ class PatternMemo:
     def _part(self, sizes: _Sizes, value: Any, is_shape: bool) -> Any:
         kind = type(value)
         if kind is FakeTensor:
-            if value.fake_mode is not self._mode:
+            if value.fake_mode is not self._mode():
                 raise NoPattern
             return sizes.pattern(value), value.requires_grad
         if kind is int and is_shape:
@@ -214,7 +215,7 @@ class PatternCall:
                     meta.set_(first.untyped_storage(), first.storage_offset(), shape, strides)
         finally:
             del guard
-        return FakeTensor(self._memo._mode, meta, tensor.device)
+        return FakeTensor(self._memo._mode(), meta, tensor.device)
 
 
 _UNLIKE = object()
