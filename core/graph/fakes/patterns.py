@@ -8,6 +8,7 @@ for one call says what it gives for every call of the pattern: each extent of a 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ class PatternMemo:
     """Results of ops on fake tensors of one mode, by the pattern of their operands."""
 
     def __init__(self, fake_mode: Any) -> None:
-        self._mode = fake_mode
+        self._mode = weakref.ref(fake_mode)  # the mode holds the memo: as a cycle, both would outlive the compilation
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PatternCall | None:
@@ -115,13 +116,16 @@ class PatternMemo:
             return None
         sizes = _Sizes()
         try:
-            operands = self._of(sizes, args, _SHAPED.get(func, -1))
+            given = _resolved(args) if func in _RESHAPING else args
+            operands = self._of(sizes, given, _SHAPED.get(func, -1))
             named = self._of(sizes, tuple(kwargs.items()), -1) if kwargs else ()
         except NoPattern:
             return None
-        if func in _RESHAPING and not _reshapes(args):
-            return None
-        return PatternCall(self, (func, operands, named, *_surroundings(args)), sizes, args)
+        key = (func, operands, named, *_surroundings(args))
+        if func in _RESHAPING and key not in self._known:  # nobody need be asked
+            (source, _), shape = operands[0], operands[1]
+            self._known[key] = _Result(TensorPattern(shape, _ROW_MAJOR, source.dtype, source.device), views_first=True)
+        return PatternCall(self, key, sizes, args)
 
     def _of(self, sizes: _Sizes, values: Sequence[Any], shape_at: int) -> tuple[Any, ...]:
         """The pattern of arguments, of which the one at ``shape_at`` is a shape."""
@@ -130,7 +134,7 @@ class PatternMemo:
     def _part(self, sizes: _Sizes, value: Any, is_shape: bool) -> Any:
         kind = type(value)
         if kind is FakeTensor:
-            if value.fake_mode is not self._mode:
+            if value.fake_mode is not self._mode():
                 raise NoPattern
             return sizes.pattern(value), value.requires_grad
         if kind is int and is_shape:
@@ -211,7 +215,7 @@ class PatternCall:
                     meta.set_(first.untyped_storage(), first.storage_offset(), shape, strides)
         finally:
             del guard
-        return FakeTensor(self._memo._mode, meta, tensor.device)
+        return FakeTensor(self._memo._mode(), meta, tensor.device)
 
 
 _UNLIKE = object()
@@ -267,10 +271,20 @@ def _is_elementwise(func: Any) -> bool:
     return torch.Tag.pointwise in func.tags and not bool(func._schema.is_mutable or func.is_view)
 
 
-def _reshapes(args: Sequence[Any]) -> bool:
-    """Whether a row-major tensor is given a shape of as many elements, which no pattern tells."""
+def _resolved(args: Sequence[Any]) -> tuple[Any, ...]:
+    """A row-major tensor and a shape of as many elements, with the extent that it leaves open (-1).
+
+    Raises ``NoPattern`` for any other: no pattern tells whether the elements are as many.
+    """
     source, shape = args
-    return bool(source.is_contiguous()) and math.prod(shape) == source.numel()
+    if not all(type(n) is int for n in (*source.shape, *source.stride(), *shape)) or not source.is_contiguous():
+        raise NoPattern
+    count, known = source.numel(), math.prod(n for n in shape if n != -1)
+    if -1 in shape and known:
+        shape = [count // known if n == -1 else n for n in shape]
+    if math.prod(shape) != count or min(shape, default=1) < 1 or args[1].count(-1) > 1:
+        raise NoPattern
+    return source, shape
 
 
 def _tensors(values: Any) -> list[Any]:

@@ -158,6 +158,8 @@ FORMS: list[tuple[str, Callable[..., Any]]] = [
     ("abc,ac", lambda x, y: y.unsqueeze(1).expand(x.shape)),
     ("abc", lambda x: x.view(x.shape[0] * x.shape[1], x.shape[2])),
     ("ab,c", lambda x, y: x.view(y.shape[0], x.shape[0])),
+    ("abc", lambda x: x.view(x.shape[0], -1)),
+    ("abc,d", lambda x, y: x.view(-1, y.shape[0])),
     ("abc,bc", torch.add),
     ("abc,abc", torch.mul),
     ("abc,ab", lambda x, y: x - y[..., None]),
@@ -230,6 +232,32 @@ def test_a_shape_of_another_number_of_elements_is_refused_behind_one_that_fits(o
         assert op(torch.empty(5, 7), [35]).shape == (35,)
         with pytest.raises(RuntimeError, match="invalid for input"):
             op(torch.empty(5, 7), [36])
+        assert op(torch.empty(4, 6), [-1, 3]).shape == (8, 3)
+        assert op(torch.empty(1, 1), [1, 1, 1]).shape == (1, 1, 1)
+        refused = [
+            ((5, 7), [-1, 4]),
+            ((6, 6), [0, -1]),
+            ((6, 6), [-1, -6, -6]),
+            ((6, 6), [-2, 18]),
+            ((1, 1), [-1, -1, 1]),
+        ]
+        for sizes, shape in refused:
+            with pytest.raises(RuntimeError, match=r"invalid|infer|unspecified"):
+                op(torch.empty(sizes), shape)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_tensors_of_any_device_have_patterns(device: str) -> None:
+    """Some devices have no autocast that could be asked for."""
+    found = []
+    for remembers in (True, False):
+        with fake_mode(remembers):
+            made = []
+            for rows in (5, 7):
+                x, weight = torch.empty(rows, 3, device=device), torch.empty(2, 3, device=device)
+                made += [layout(v, [x, weight]) for v in (x @ weight.t(), x + weight[0], x.view(3, -1), x.sum(1))]
+            found.append(made)
+    assert found[0] == found[1]
 
 
 # Torch's own table.
