@@ -27,6 +27,7 @@ def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Call
         known = "UnsupportedError|DataDependentOutputException|DynamicOutputShapeException"
         warnings.filterwarnings("ignore", message="Turret runs a graph eagerly")
         warnings.filterwarnings("error", message=rf"(?s)Turret runs a graph eagerly(?!.*({known}))")
+        warnings.filterwarnings("error", message=rf"(?s).* runs as Python: stage (?!.*({known}))")
         chosen = {"on_error": "fallback", "check_bounds": True, **options}
         if name == "turret":
             return lambda function: turret.compile(function, options=chosen)

@@ -190,12 +190,15 @@ def test_what_was_measured_chooses(extents: tuple[int, int, int], form: str) -> 
     assert watch.calls == (form == "library")
 
 
-def test_large_products_and_dynamic_ones_stay_calls_that_nobody_is_asked_about() -> None:
+def test_large_products_those_of_halves_and_dynamic_ones_stay_calls_that_nobody_is_asked_about() -> None:
     watch = Watch()
     compiled(torch.mm, watch)(torch.randn(64, 64), torch.randn(64, 64))
+    halves = [torch.randn(2, 3, dtype=torch.bfloat16), torch.randn(3, 3, dtype=torch.bfloat16)]
+    rounded = compiled(lambda x, w: (x @ w).float() * 3, watch)(*halves)
+    torch.testing.assert_close(rounded, (halves[0] @ halves[1]).float() * 3, rtol=0, atol=0)
     dynamic = turret.compile(torch.mm, options={"on_error": "raise", "cache": False}, plugins=[watch], dynamic=True)
     dynamic(torch.randn(3, 4), torch.randn(4, 5))
-    assert watch.calls == 2 and not watch.forms
+    assert watch.calls == 3 and not watch.forms
 
 
 def test_a_layer_with_its_activation_is_one_kernel_and_its_gradients_make_no_call() -> None:
