@@ -49,7 +49,7 @@ class _GraphReader:
     def __init__(self, lines: list[Line]) -> None:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        from turret.graph.fake_corrections import CorrectedFakeTensorMode
+        from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 
         self.lines = lines
         self.names = Names(records={CheckpointPolicy.__name__: CheckpointPolicy})

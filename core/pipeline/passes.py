@@ -44,7 +44,7 @@ def run_graph_passes(
 
 def _check(before: fx.Graph, after: fx.Graph) -> None:
     """Refuse other inputs or another number of outputs; give new calls their values."""
-    from turret.graph.fake_values import fake_mode_of  # bring sympy, which a warm start does without
+    from turret.graph.fakes.values import fake_mode_of  # bring sympy, which a warm start does without
     from turret.graph.op_traits import output_nodes
 
     for what, count in (("inputs", _inputs), ("outputs", lambda graph: len(output_nodes(graph)))):

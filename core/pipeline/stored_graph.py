@@ -226,7 +226,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     """The captured graph again, over fake inputs of its own; raises ``CacheError`` for a call that is not known."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    from turret.graph.fake_corrections import CorrectedFakeTensorMode
+    from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 
     mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs = tuple(fake_input(mode, i) for i in graph.inputs)
@@ -244,15 +244,22 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
 
 def fake_input(mode: Any, item: StoredInput) -> torch.Tensor:
     """A fake tensor of ``mode`` that is laid out as the input, with a history where it is no leaf."""
-    with torch.inference_mode(False), torch.enable_grad(), mode:
-        extent = item.offset + 1 + sum((n - 1) * s for n, s in zip(item.shape, item.stride, strict=True))
-        memory = torch.empty(0 if 0 in item.shape else extent, dtype=item.dtype, device=item.device)
-        if item.offset == 0:
-            memory = torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device=item.device)
-        else:
-            memory = memory.as_strided(item.shape, item.stride, item.offset)
+    from turret.torch_compat.fakes import FakeTensor
+
+    with torch.inference_mode(False), torch.enable_grad():
+        memory = FakeTensor(mode, _without_memory(item), torch.device(item.device))
         if item.parameter:
             return torch.nn.Parameter(memory, item.requires_grad)
         if not item.requires_grad or item.leaf:
             return memory.detach().requires_grad_(item.requires_grad)
-        return memory.copy_(torch.zeros((), dtype=item.dtype, device=item.device, requires_grad=True))
+        with mode:
+            return memory.copy_(torch.zeros((), dtype=item.dtype, device=item.device, requires_grad=True))
+
+
+def _without_memory(item: StoredInput) -> torch.Tensor:
+    """A tensor of the meta device that is laid out as the input."""
+    if item.offset == 0:
+        return torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device="meta")
+    extent = item.offset + 1 + sum((n - 1) * s for n, s in zip(item.shape, item.stride, strict=True))
+    memory = torch.empty(0 if 0 in item.shape else extent, dtype=item.dtype, device="meta")
+    return memory.as_strided(item.shape, item.stride, item.offset)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, value_of
+from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, value_of
 from turret.graph.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, uses_host_kernels

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fake_values import value_of
+from turret.graph.fakes.values import value_of
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import uses_host_kernels
 

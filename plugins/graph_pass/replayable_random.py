@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fake_values import compute_value, fake_mode_of, value_of
+from turret.graph.fakes.values import compute_value, fake_mode_of, value_of
 from turret.graph.ops import random_ops
 from turret.hooks.context import CompileContext
 from turret.torch_compat.operators.layouts import is_contiguous_or_false

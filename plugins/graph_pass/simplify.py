@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, value_of
+from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, value_of
 from turret.hooks.context import CompileContext
 from turret.plugins.graph_pass.visible import VisibleStorage
 

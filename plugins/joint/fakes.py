@@ -7,7 +7,6 @@ computed once in its life, which is several times as fast.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +14,15 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.graph.fake_corrections import corrected
+from turret.graph.fakes.corrections import corrected
+from turret.graph.fakes.patterns import PatternMemo
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.ops.strides import elementwise_strides
-from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_broadcast, is_dense, is_empty
+from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
 from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
 from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.operators.checks import require
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -48,7 +49,7 @@ class FakeRunner:
         self._mode, self._layout_of = fake_mode, layout_of
         self._known: dict[tuple, Any] = {}
         self._keyed: dict[Any, bool] = {}
-        self._elementwise_kinds: dict[tuple, Any] = {}
+        self._patterns = PatternMemo(fake_mode)
 
     def __call__(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What ``func`` returns: new tensors for every call, as from the op itself."""
@@ -63,42 +64,24 @@ class FakeRunner:
             with enable_python_dispatcher():  # fake implementations that call ops on symbolic sizes need it
                 return self._fresh(func, args, kwargs)
         recipe = self._known.get(key)
-        if recipe is None and torch.Tag.pointwise in func.tags:
-            recipe = self._elementwise(func, args, kwargs)
-            if recipe is not None:
-                self._known[key] = recipe
-        if recipe is not None and recipe is not _REFUSED:
+        if recipe is _REFUSED:
+            return self._fresh(func, args, kwargs)
+        if recipe is not None:
             return self._make(recipe, args)
-        out = self._fresh(func, args, kwargs)
-        if recipe is None:
-            self._known[key] = _recipe(out, args)
+        out = self._of_pattern(func, args, kwargs)
+        self._known[key] = _recipe(out, args)
         return out
 
-    def _elementwise(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> TensorRecipe | None:
-        """How to make a result of row-major operands of one shape, which another shape had before; None where none had.
-
-        Such a result is row-major, too, and its dtype does not depend on the shape.  What the op does is asked for
-        the first shape of a rank, and must bear that out.
-        """
-        shape = _row_major_shape(tensors_in((*args, *kwargs.values())))
-        if shape is None:
-            return None
-        kind = func, len(shape), self._kind(args), self._kind(tuple(kwargs.items()))
-        known: Any = self._elementwise_kinds.get(kind)
-        if known is None:
-            made = _recipe(self._fresh(func, args, kwargs), args)
-            fits = type(made) is TensorRecipe and not made.views_first
-            fits = fits and (made.shape, made.stride) == (shape, contiguous_strides(shape))
-            known = self._elementwise_kinds[kind] = made if fits else _REFUSED
-        return known.of_shape(shape) if type(known) is TensorRecipe else None
-
-    def _kind(self, value: Any) -> Any:
-        """An argument's part of a key, without the sizes of tensors."""
-        if type(value) is FakeTensor:
-            return value.dtype, value.fake_device
-        if isinstance(value, (tuple, list)):
-            return tuple([self._kind(v) for v in value])
-        return type(value), value
+    def _of_pattern(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What a call gives whose operands are the first in their layouts; others of their pattern may have been."""
+        call = self._patterns.call(func, args, kwargs)
+        if call is None:
+            return self._fresh(func, args, kwargs)
+        out = call.known()
+        if out is NotImplemented:
+            out = self._fresh(func, args, kwargs)
+            call.note(out)
+        return out
 
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What an op returns, in eager's layout; run on fake tensors."""
@@ -157,7 +140,12 @@ class FakeRunner:
 
 
 def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
-    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0."""
+    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0.
+
+    A negative count is an error: eager raises it, too, unless there is nothing to repeat.
+    """
+    for times in repeats:
+        require(times >= 0)
     shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
     made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
     return torch.empty(made, dtype=value.dtype, device=value.device)
@@ -226,12 +214,6 @@ class TensorRecipe:
         self.shape, self.stride, self.offset = tuple(value.shape), value.stride(), value.storage_offset()
         self.dtype, self.device, self.views_first = value.dtype, value.fake_device, views_first
 
-    def of_shape(self, shape: tuple[int, ...]) -> TensorRecipe:
-        """The same, row-major in another shape."""
-        made = copy.copy(self)
-        made.shape, made.stride = shape, contiguous_strides(shape)
-        return made
-
 
 class _Sequence:
     """How to make several results."""
@@ -264,15 +246,6 @@ def _recipe(out: Any, args: tuple) -> Any:
         return made if type(made) is TensorRecipe else _REFUSED
     except _Unkeyed:
         return _REFUSED
-
-
-def _row_major_shape(operands: list[torch.Tensor]) -> tuple[int, ...] | None:
-    """The shape, of extents above 1, that all operands have and lie row-major in; None where they do not."""
-    shape = tuple(operands[0].shape) if operands else ()
-    if not shape or min(shape) < 2:
-        return None
-    alike = all(tuple(t.shape) == shape and t.stride() == contiguous_strides(shape) for t in operands)
-    return shape if alike else None
 
 
 class _RecipeWriter:

@@ -191,14 +191,20 @@ def check(device: torch.device, ways: list[str], systems: list[str], steps: int)
     """What was seen, line by line; what is wrong begins with WRONG."""
     yield from attempted("collectives", lambda: collectives(device))
     for way in ways:
-        curves = {s: trained(way, s, device, SMALL, torch.float32, steps).losses for s in systems if s != "torch"}
-        for system, found in curves.items():
-            worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, curves["eager"], strict=True))
-            report = turret.cudagraphs.report() if system == "recorded" else None
-            told = f", {report.replays} replays" if report else ""
-            yield f"{'WRONG' if worst > 1e-4 else 'right'} {way} {system}: losses differ by {worst:.1e}{told}"
+        yield from attempted(way, functools.partial(losses, way, device, systems, steps))
         if device.type == "cuda":
             yield from attempted(way, functools.partial(times, way, device, systems, steps))
+
+
+def losses(way: str, device: torch.device, systems: list[str], steps: int) -> Iterator[str]:
+    """How far loss curves of the small model are from eager's."""
+    expected = trained(way, "eager", device, SMALL, torch.float32, steps).losses
+    for system in systems:
+        if system not in ("eager", "torch"):
+            found = trained(way, system, device, SMALL, torch.float32, steps).losses
+            worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, expected, strict=True))
+            verdict, replays = "WRONG" if worst > 1e-4 else "right", turret.cudagraphs.report().replays
+            yield f"{verdict} {way} {system}: losses differ by {worst:.1e}, {replays} replays"
 
 
 def times(way: str, device: torch.device, systems: list[str], steps: int) -> Iterator[str]:

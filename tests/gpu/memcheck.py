@@ -42,7 +42,18 @@ def sanitizer() -> str:
 
 def command(only: str, budget: float) -> list[str]:
     """The checks whose names contain one of the words, under memcheck, which ends with 1 where it finds anything."""
-    check = [sys.executable, "-X", "faulthandler", "-m", "tests.gpu.check", "--skip-timing", "--only", only, "--budget", f"{budget:g}"]
+    check = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.gpu.check",
+        "--skip-timing",
+        "--only",
+        only,
+        "--budget",
+        f"{budget:g}",
+    ]
     return [
         sanitizer(),
         "--tool",

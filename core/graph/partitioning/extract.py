@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
-from turret.graph.fake_values import propagate, same_layout
+from turret.graph.fakes.values import propagate, same_layout
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import has_static_size, is_view, tensor_bytes
 from turret.graph.partitioning.analysis import JointAnalysis, is_size, is_tensor, parts_of, runs_once

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
-from turret.graph.fake_values import propagate, same_layout
+from turret.graph.fakes.values import propagate, same_layout
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import is_mutating_op, is_random_call
 from turret.graph.partitioning.analysis import JointAnalysis, analyze, is_size, is_tensor, runs_once

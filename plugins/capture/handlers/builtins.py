@@ -513,8 +513,6 @@ def repr_(t: Tracer, value: Value) -> Value:
 
 
 def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -> Value:
-    if isinstance(value, Symbolic):
-        return Constant(convert(value.fixed()))
     if isinstance(value, Instance):
         found = value.call_special(t, method)
         if found is not None:
@@ -522,7 +520,7 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
     if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
         t.provenance.bound_to_process("a text that may hold the address of an object")
         return Constant(convert(value.constant()))
-    return t.fold(convert, [value], {})
+    return t.text(convert, [value], {})
 
 
 for _original in (bisect.bisect_left, bisect.bisect_right, str.maketrans, bytes.maketrans):
@@ -536,8 +534,6 @@ for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.su
 def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     value = value.realize()
     text = "" if spec is None else t.constant_of(spec)
-    if isinstance(value, Symbolic):
-        value = Constant(value.fixed())
     if isinstance(value, Instance):
         kind = value.type()
         if member_owner(kind, "__format__") is not object:
@@ -545,7 +541,7 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
         if text:
             raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
         value = _text(t, value, "__str__", str)
-    return t.fold(format, [value, Constant(text)], {})
+    return t.text(format, [value, Constant(text)], {})
 
 
 @registry.function(abs)

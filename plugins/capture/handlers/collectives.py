@@ -17,23 +17,16 @@ from torch import distributed as dist
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.builtins import polyfilled
+from turret.plugins.capture.handlers.process_groups import group_name, plain_group
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.programs.collectives import (
     functional_collectives,
     functional_ops,
     group_size_by_name,
-    resolve_group_name,
     resolve_process_group,
 )
-
-
-def group_name(group: Any, tag: str = "") -> str:
-    """The name of a process group, list of ranks or mesh; None is the default group."""
-    return resolve_group_name(dist.group.WORLD if group is None else group, tag)
 
 
 def group_size(name: str) -> int:
@@ -57,7 +50,7 @@ def refuse_async() -> None:
 @registry.function(group_name)
 def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
     """The name, assumed to stay that of a group of this size in which this process has this rank."""
-    name = group_name(_plain(t, group.realize()), t.constant_of(tag))
+    name = group_name(plain_group(t, group.realize()), t.constant_of(tag))
     state = functools.partial(_state, name)
     t.guards.take("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
     return Constant(name)
@@ -66,17 +59,6 @@ def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
 def _state(name: str, module: Any) -> tuple[int, int, bool]:
     group = resolve_process_group(name)
     return group.size(), group.rank(), group is module.group.WORLD
-
-
-def _plain(t: Tracer, group: Value) -> Any:
-    """The object that names a group, which stays the same one."""
-    if isinstance(group, (Tuple, List)):
-        return type(group).kind([_plain(t, v.realize()) for v in group.unpack(t)])
-    if isinstance(group, Instance):
-        if group.source is not None:
-            t.guards.take("ID", group.source, group.object)
-        return group.object
-    return t.constant_of(group)
 
 
 @registry.function(group_size)
@@ -156,7 +138,39 @@ def all_reduce_(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, asy
 def broadcast_(tensor: Any, src: int, group: Any = None, async_op: bool = False) -> None:
     if async_op:
         refuse_async()
-    tensor.copy_(broadcast(without_gradient(tensor), src, group))
+    tensor.copy_(broadcast(without_gradient(tensor), rank_in(group, src), group))
+
+
+def rank_in(group: Any, rank: int) -> int:
+    """The rank within a group of a process; the functional forms count so."""
+    return rank if group is None else dist.get_group_rank(group, rank)
+
+
+def all_gather_(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> None:
+    if async_op:
+        refuse_async()
+    gathered = all_gather_tensor(without_gradient(tensor).unsqueeze(0), 0, group)
+    for n, output in enumerate(tensor_list):
+        output.copy_(gathered[n])
+
+
+def reduce_scatter_(
+    output: Any, input_list: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> None:
+    if async_op:
+        refuse_async()
+    given = torch.stack([without_gradient(part) for part in input_list])
+    output.copy_(reduce_scatter_tensor(given, op, 0, group)[0])
+
+
+def all_to_all_(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> None:
+    if async_op:
+        refuse_async()
+    sent, received = [t.numel() for t in input_tensor_list], [t.numel() for t in output_tensor_list]
+    flat = torch.cat([without_gradient(t).reshape(-1) for t in input_tensor_list])
+    parts = all_to_all_single(flat, received, sent, group).split(received)
+    for output, part in zip(output_tensor_list, parts, strict=True):
+        output.copy_(part.view(output.shape))
 
 
 def all_gather_into_tensor_(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> None:
@@ -198,5 +212,11 @@ for _theirs, _own in (
     (dist.all_gather_into_tensor, all_gather_into_tensor_),
     (dist.reduce_scatter_tensor, reduce_scatter_tensor_),
     (dist.all_to_all_single, all_to_all_single_),
+    (dist.all_gather, all_gather_),
+    (dist.reduce_scatter, reduce_scatter_),
+    (dist.all_to_all, all_to_all_),
+    (getattr(dist, "all_gather_single", None), all_gather_into_tensor_),  # from 2.13 on, as the next one
+    (getattr(dist, "reduce_scatter_single", None), reduce_scatter_tensor_),
 ):
-    polyfilled(_theirs, _own)
+    if _theirs is not None:
+        polyfilled(_theirs, _own)

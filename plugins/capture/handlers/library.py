@@ -16,6 +16,7 @@ from turret.plugins.capture.handlers import (
     func,
     itertools,
     made_classes,
+    namespaces,
     nested,
     numbers,
     numpy,
@@ -24,6 +25,7 @@ from turret.plugins.capture.handlers import (
     recurrent,
     saved_tensors,
     signals,
+    single_dispatch,
     torch_api,
     user_kernels,
     warnings,
@@ -33,7 +35,7 @@ from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
-    from turret.plugins.capture.handlers import collectives, distributed  # noqa: F401
+    from turret.plugins.capture.handlers import collectives, distributed, process_groups  # noqa: F401
 
 __all__ = [
     "attention",
@@ -50,6 +52,7 @@ __all__ = [
     "hooks",
     "itertools",
     "made_classes",
+    "namespaces",
     "nested",
     "numbers",
     "numpy",
@@ -61,6 +64,7 @@ __all__ = [
     "registry",
     "saved_tensors",
     "signals",
+    "single_dispatch",
     "tensor_data",
     "torch_api",
     "user_kernels",

@@ -40,6 +40,9 @@ class WeakReference(Callable_):
         return r.assign(f"{r.constant(weakref.ref)}({r.load(self.referent)})")
 
 
+registry.followed |= {f"WeakValueDictionary.{name}" for name in ("__getitem__", "__contains__", "get")}
+
+
 @registry.kind(weakref.ref)
 def ref(t: Tracer, referent: Value, callback: Value | None = None) -> Value:
     if callback is not None and not t.is_none(callback):

@@ -386,7 +386,7 @@ class Caller(Tracer):
         if issubclass(kind, torch.Tensor):
             return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)
-        if base is object and _is_made_by_object(kind):
+        if (base is object and _is_made_by_object(kind)) or base is types.SimpleNamespace:
             return Instance(kind)
         if base in (dict, collections.OrderedDict):
             return Instance(kind, payload=Dict({}, base))
@@ -500,10 +500,17 @@ class Caller(Tracer):
         """A pure method, bound to a constant or to a class."""
         if isinstance(owner, (str, bytes, frozenset)) and object.__name__ == "__iter__" and not args and not kwargs:
             return self.iterate(self.wrap_known(owner))
+        if isinstance(owner, str):
+            return self.call_text(object, args, kwargs)
         found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
-        if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
-            args = [Tuple(self.listed(args[0].realize(), "can only join an iterable"))]
         return self.fold(object, args, kwargs) if found is None else found
+
+    def call_text(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A method of a text."""
+        if object.__name__ == "join" and len(args) == 1:
+            args = [Tuple(self.listed(args[0].realize(), "can only join an iterable"))]
+        write = self.text if object.__name__ in ("format", "format_map") else self.fold
+        return write(object, args, kwargs)
 
     def call_of_class(self, owner: type, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """A call of a method in C of a class; None for one that is pure.  Raises ``Unsupported`` for others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -211,6 +212,18 @@ class FrameTracer(Caller):
             raise
         except Exception as error:
             raise self.raised_from(error) from None
+
+    def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
+        waiting, seen = [*args, *kwargs.values()], set()
+        while waiting:
+            value = waiting.pop().realize()
+            if isinstance(value, Symbolic):
+                value.fixed()
+            elif isinstance(value, (Sequence, Dict)) and id(value) not in seen:
+                seen.add(id(value))
+                waiting += value.items if isinstance(value, Sequence) else itertools.chain(*value.items.values())
+        return self.fold(function, args, kwargs)
 
     def constant_of(self, value: Value) -> Any:
         """The Python object for a value that must be known; sizes are assumed to be what they are."""

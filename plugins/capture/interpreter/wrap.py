@@ -371,7 +371,8 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     if isinstance(object, _TRANSIENT):
         t.guards.take("TYPE", source, kind)
         return Opaque(object, source)
-    if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
+    in_c = not kind.__flags__ & HEAP_TYPE and kind not in _PLAIN_IN_C
+    if in_c or isinstance(object, torch.Tensor) or _foreign(kind):
         return _opaque(t, object, source)
     t.guards.take("TYPE", source, kind)
     return Instance(kind, object, source, _payload(t, object, source))
@@ -416,10 +417,14 @@ _TRANSIENT = (
 them alive)."""
 
 
+_PLAIN_IN_C = (dict, list, tuple, set, collections.OrderedDict, int, str, types.SimpleNamespace)
+"""Classes written in C that keep nothing but their items or attributes."""
+
+
 def _foreign(kind: type) -> bool:
     """Whether a class keeps state in C that its attributes do not show."""
     for base in kind.__mro__[:-1]:
-        if not base.__flags__ & HEAP_TYPE and base not in (dict, list, tuple, set, collections.OrderedDict, int, str):
+        if not base.__flags__ & HEAP_TYPE and base not in _PLAIN_IN_C:
             return base is not Exception and not issubclass(base, BaseException)
     return (kind.__module__ or "").partition(".")[0] in ("numpy", "torch") and any(
         "torch._C" in (b.__module__ or "") for b in kind.__mro__

@@ -91,6 +91,11 @@ def subclasses(cls: type) -> tuple[type, ...]:
     return tuple(cls.__subclasses__())
 
 
+def implementation_for(kind: type, dispatch: Callable[[type], Any]) -> Any:
+    """Which of the functions that ``functools.singledispatch`` knows answers for a class."""
+    return dispatch(kind)
+
+
 def elements(values: Any) -> tuple[Any, ...]:
     """The elements of a set or frozenset in order, whatever a class makes of them."""
     base = frozenset if isinstance(values, frozenset) else set

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from turret.graph.fake_corrections import CorrectedFakeTensorMode
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 from turret.torch_compat.fakes import MetaTensorDescriber
 
 

@@ -17,7 +17,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.frames.class_members import member_owner
-from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
+from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
@@ -25,6 +25,7 @@ from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.facts.versions import Versions
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.signatures import takes
 from turret.torch_compat.fakes import FakeTensorMode
 
@@ -307,6 +308,7 @@ class Tracer(Protocol):
     def fold(
         self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
     ) -> Value: ...
+    def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def constant_of(self, value: Value) -> Any: ...
     def int_of(self, value: Value, otherwise: str = NO_INTEGER) -> int: ...
     def bound_of(self, value: Value) -> int | None: ...
@@ -500,8 +502,8 @@ class Constant(Value):
         return bool(self.value)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
-        if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() is dict:
-            return t.fold(operation, [self, other], {})
+        if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() in (dict, tuple, int):
+            return t.text(operation, [self, other], {})
         if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
             return NotImplemented
         if inplace:  # the same for immutable objects, but for the words of its TypeError
@@ -671,9 +673,11 @@ class Opaque(Value):
         raise Unsupported(f"method {name!r} of {self.describe()}")
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if type(self.object) is weakref.ref and self.object() is not None:
+        plain = isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__
+        if plain and self.object() is not None:
             t.provenance.refers(self.object, self.object())
-            return t.wrap_known(self.object())  # the same object as long as the reference is, and the unit keeps it
+            assert self.source is not None
+            return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive
         raise Unsupported(f"a call of {self.describe()}")
 
     def refuse_own(self, name: str, other: Value) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import ctypes
 import enum
 import functools
 import operator
@@ -37,6 +38,11 @@ _C_METHODS = (
 
 _FIELD = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 """What reads a field of a named tuple."""
+
+_new_bound_by_c = ctypes.pythonapi.PyInstanceMethod_New
+_new_bound_by_c.restype, _new_bound_by_c.argtypes = ctypes.py_object, [ctypes.py_object]
+_BOUND_BY_C = type(_new_bound_by_c(len))
+"""What makes a function written in C a method, as pybind11 does; Python has no name for it."""
 
 
 def builtin_base(kind: type) -> type:
@@ -141,6 +147,10 @@ def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Valu
     return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
 
 
+def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
+    return Method(t.wrap_known(raw.__get__(None, owner)), value)
+
+
 def _partial_method(t: Tracer, value: Value, owner: type, name: str, raw: functools.partialmethod) -> Value:
     if not isinstance(raw.func, types.FunctionType):
         raise Unsupported(f"functools.partialmethod of a {type(raw.func).__name__}")
@@ -159,6 +169,7 @@ _DESCRIPTORS: tuple[tuple[Any, Callable[..., Value]], ...] = (
     (functools.cached_property, _cached_property),
     (_FIELD, _field),
     (_C_METHODS, _c_method),
+    (_BOUND_BY_C, _method_bound_by_c),
     (functools.partialmethod, _partial_method),
     (functools._lru_cache_wrapper, _remembering_method),
 )
@@ -171,11 +182,11 @@ def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
 
 
 def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """A method written in C, of an instance: ``object``'s own, or one of the container that the instance is; ``type``'s
-    own of a class."""
+    """A method written in C, of an instance: one that ``METHODS_IN_C`` has, or one of the container that the instance
+    is; ``type``'s own of a class."""
     if raw is type.__call__:
         return t.instantiate(value, list(args), kwargs)
-    handler = OBJECT_METHODS.get(name) if getattr(raw, "__objclass__", None) is object else None
+    handler = METHODS_IN_C.get(getattr(raw, "__objclass__", None), {}).get(name)
     if handler is not None:
         if not takes(handler, len(args) + 2, kwargs):
             raise Unsupported(f"arguments of {value.describe()}.{name}")
@@ -262,6 +273,9 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
 }
 """Methods of ``object`` itself."""
+
+METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS}
+"""By class written in C, its methods as capture does them, called with the tracer, the instance and the arguments."""
 
 
 def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:

@@ -155,7 +155,7 @@ class Instance(Value):
         custom = isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType)
         if isinstance(fallback, types.FunctionType) and not custom:
             return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
-        raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
+        raise t.raised(AttributeError, f"{full_name(self.kind)!r} object has no attribute {name!r}")
 
     def assume_absent(self, t: Tracer, name: str) -> None:
         if self.source is not None and name not in self.stores and has_dict(self.object):
@@ -210,7 +210,8 @@ class Instance(Value):
         if self.own(t, name) is None:
             self.assume_absent(t, name)
             slot = isinstance(raw, types.MemberDescriptorType)
-            raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
+            text = name if slot else f"{full_name(self.kind)!r} object has no attribute {name!r}"
+            raise t.raised(AttributeError, text)
         if self.source is not None and name not in self.stores and has_dict(self.object):
             t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
         t.effects.note(self)
@@ -328,8 +329,7 @@ class Instance(Value):
 
     def rebuild(self, r: Rebuilder) -> str:
         # By the builtin class that it derives from: its own ``__new__`` ran when the program made it.
-        base = object if self.payload is None else builtin_base(self.kind)
-        made = f"{r.constant(base)}.__new__({r.constant(self.kind)}"
+        made = f"{r.constant(builtin_base(self.kind))}.__new__({r.constant(self.kind)}"
         if self.payload is None:
             name = r.remember(self, r.assign(f"{made})"))
         elif type(self.payload).__name__ in ("Tuple", "Constant"):
@@ -355,10 +355,16 @@ class Instance(Value):
         self.write_stores(r, held, r.effect)
 
 
+def full_name(kind: type) -> str:
+    """A class as Python's own errors name it: one written in C with its module."""
+    return f"types.{kind.__name__}" if kind is types.SimpleNamespace else kind.__name__
+
+
 def has_dict(object: Any) -> bool:
     """Whether an object that existed before has a ``__dict__``, whatever its class makes of attribute access."""
     kind = type(object)
-    return issubclass(kind, threading.local) or isinstance(find_in_mro(kind, "__dict__")[1], types.GetSetDescriptorType)
+    kept_in_c = issubclass(kind, (threading.local, types.SimpleNamespace))
+    return kept_in_c or isinstance(find_in_mro(kind, "__dict__")[1], types.GetSetDescriptorType)
 
 
 def held_by(object: Any) -> dict[str, Any]:

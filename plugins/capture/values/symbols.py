@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import FloatNeeded, Unsupported
+from turret.plugins.capture.errors import FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
     COMPARISON_NAMES,
@@ -129,6 +129,7 @@ class Symbolic(Value):
 
     def __init__(self, node: fx.Node, number: Any, source: Source | None = None) -> None:
         self.node, self.number, self.source = node, number, source
+        self.assumed: Any = None
 
     def type(self) -> type:
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.number)]
@@ -149,11 +150,16 @@ class Symbolic(Value):
         if self.is_ragged():
             raise Unsupported(f"the ragged size {self.number} of a nested tensor as a number")
         try:
-            if isinstance(self.number, torch.SymInt):
-                return int(self.number)
-            return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
+            self.assumed = self.type()(self.number)
         except Exception as error:
             raise Unsupported(f"an unbacked symbol: {error}") from error
+        return self.assumed
+
+    def folded(self) -> Any:
+        """The number, once the capture has assumed what it is."""
+        if self.assumed is None:
+            raise NotConstant(self)
+        return self.assumed
 
     def key(self, t: Tracer) -> Any:
         return self.fixed()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plugins.capture.capture_lab import Observed
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 LEAVES = ("n", "n", "m", "f", "2", "3", "-1", "0", "0.5", "1.5", "-2.5", "True")
 FORMS = (
@@ -84,3 +84,49 @@ def test_expressions_of_symbols_are_pythons(pairs, calls):
 )
 def test_what_once_was_wrong(condition, value):
     check(program_of([(condition, value)]), [(3, 1, 0.5), (5, 2, -0.1), (1, 3, 1.75), (-4, 4, -1.5), (7, 0, 2.0)])
+
+
+def containers(children):
+    """Forms of values that hold others, by how they are made of them."""
+    lists = st.lists(children, max_size=2)
+    return st.one_of(
+        lists.map(lambda forms: lambda n: [form(n) for form in forms]),
+        lists.map(lambda forms: lambda n: tuple(form(n) for form in forms)),
+        lists.map(lambda forms: lambda n: {number: form(n) for number, form in enumerate(forms)}),
+    )
+
+
+WRITTEN = (lambda n: n, lambda n: n * 2 + 1, lambda n: n / 2, lambda n: "text", lambda n: None, lambda n: n > 3)
+WRITERS = (
+    lambda value: str(value),
+    lambda value: repr(value),
+    lambda value: f"{value}|{value!r}",
+    lambda value: "{}, {again}".format(value, again=value),
+    lambda value: "%s and %r" % (value, value),
+    lambda value: "{k}".format_map({"k": value}),
+)
+
+
+@given(st.recursive(st.sampled_from(WRITTEN), containers, max_leaves=4), st.sampled_from(WRITERS))
+@settings(max_examples=30, deadline=None)
+def test_sizes_within_containers_are_written_as_numbers(form, write):
+    def program(x):
+        return x + 1, write(form(x.shape[0]))
+
+    observed = Observed(program, fullgraph=True, dynamic=True)
+    for length in (2, 5, 4):
+        x = torch.ones(length)
+        assert_same(observed(x), program(x))
+
+
+def test_an_error_about_sizes_is_the_programs_own():
+    def program(x, wanted):
+        if x.shape[-1] != wanted:
+            raise ValueError(f"{wanted} expected, not {x.shape[-1]} of {tuple(x.shape)}")
+        return x * 2
+
+    observed = Observed(program, fullgraph=True)
+    observed(torch.ones(2), 2)
+    for length in (3, 4):
+        with pytest.raises(ValueError, match=rf"2 expected, not {length} of \({length},\)"):
+            observed(torch.ones(length), 2)

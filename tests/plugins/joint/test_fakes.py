@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turret.graph.fake_corrections import CorrectedFakeTensorMode
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 from turret.plugins.joint.fakes import FakeRunner, layout_key
 
 aten = torch.ops.aten

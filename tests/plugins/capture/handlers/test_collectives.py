@@ -44,6 +44,33 @@ def in_place(x, group):
     return [total, rows, part, first, turned, x]
 
 
+def lists(x, group):
+    rows = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(rows, x + 1, group=group)
+    part = torch.empty(3)
+    dist.reduce_scatter(part, [x[0, :3] * 2, x[1, :3].sin()], group=group)
+    turned = [torch.empty(2, 6), torch.empty(2, 6)]
+    dist.all_to_all(turned, [x[:2], x[2:]], group=group)
+    return [*rows, part, *turned]
+
+
+def facts(x, group):
+    numbers = [dist.get_world_size(), dist.get_rank(), dist.get_world_size(group), dist.get_rank(group=group)]
+    numbers += [group.size(), group.rank(), *dist.get_process_group_ranks(group), dist.get_global_rank(group, 0)]
+    numbers += [dist.get_group_rank(group, dist.get_rank()), len(dist.get_backend(group)), len(group.group_name)]
+    return [x * n for n in numbers]
+
+
+def within_a_part(x, group):
+    """Of a group that this process is alone in, where it has another rank than among all."""
+    sent = x + dist.get_rank()
+    dist.broadcast(sent, dist.get_rank(), group=own[0])
+    return [sent, x * dist.get_world_size(own[0]), x + own[0].rank()]
+
+
+own: list = []
+
+
 class Watch:
     def __init__(self) -> None:
         self.breaks: list[str] = []
@@ -66,6 +93,12 @@ def compare(program, x) -> None:
             torch.testing.assert_close(got, want, rtol=0, atol=0)
             assert type(got) is torch.Tensor
     assert watch.graphs == 1 and not watch.breaks, watch.breaks
+
+
+def asks_again_for_another_group(x, rank: int) -> None:
+    compiled = turret.compile(facts, options={"on_error": "raise", "cache": False})
+    for group in (dist.group.WORLD, own[0], dist.group.WORLD):
+        torch.testing.assert_close(compiled(x, group), facts(x, group))
 
 
 class Plans:
@@ -129,6 +162,11 @@ def process(rank: int) -> None:
     x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
     compare(functional, x)
     compare(in_place, x)
+    compare(lists, x)
+    compare(facts, x)
+    own[:] = [(dist.new_group([0]), dist.new_group([1]))[rank]]
+    compare(within_a_part, x)
+    asks_again_for_another_group(x, rank)
     compare_order(x, rank)
     says_that_ranks_differ(x, rank)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -199,3 +201,25 @@ def test_memory_of_symbolic_sizes_is_known_to_be_dense_whichever_symbol_is_large
     assert is_dense((rest, 100), (1, rest)) and is_dense((1, rest), (7, 1))
     assert not is_dense((rest, 100), (200, 1)) and not is_dense((rest, rest), (1, 1))
     assert is_dense((2, 3), (3, 1)) and not is_dense((2, 3), (1, 1)) and not is_dense((2, 2), (2, 2))
+
+
+@given(st.lists(st.sampled_from(["rows", "columns", "picked", 2]), min_size=1, max_size=3), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_what_depends_on_data_is_repeated_as_often_as_data_say(times, flat):
+    def program(x, rows, columns):
+        picked = x[x[:, 0] > 0]
+        value = picked.flatten() if flat else picked
+        counts = {"rows": rows.item(), "columns": columns.item(), "picked": picked.shape[0], 2: 2}
+        repeats = [1] * (value.dim() - len(times)) + [counts[t] for t in times]
+        return (value.repeat(*repeats),)
+
+    joint = trace(program, X, torch.tensor(2), torch.tensor(3))
+    for rows, columns in ((2, 3), (0, 1), (1, 0)):
+        agrees(program, joint, X, torch.tensor(rows), torch.tensor(columns))
+        agrees(program, joint, -X.abs(), torch.tensor(rows), torch.tensor(columns))
+
+
+def test_a_negative_count_of_repeats_is_an_error():
+    joint = trace(lambda x, n: (x[x > 0].repeat(n.item()),), X, torch.tensor(2))
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        interpreted(joint, X, torch.tensor(-1))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import turret
-from turret.graph.fake_corrections import CorrectedFakeTensorMode
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 
 X = torch.tensor([[2.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
+from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -31,9 +32,30 @@ def corrected(func: Any, run: Run, args: Arguments, kwargs: Mapping[str, Any]) -
 
 
 class CorrectedFakeTensorMode(FakeTensorMode):
-    """A fake tensor mode whose ops give ``corrected`` results."""
+    """A fake tensor mode whose ops give ``corrected`` results, asked for once a pattern of sizes (``patterns``)."""
 
     supports_higher_order_operators = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._patterns = PatternMemo(self)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nobody captures frames while ops run on fakes; the wrapper that keeps dynamo out costs 10 us an op."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        call = self._patterns.call(func, args, kwargs or {}) if self.cache_enabled else None
+        if call is None:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+        made = call.known()
+        if made is NotImplemented:
+            made = super().__torch_dispatch__(func, types, args, kwargs or {})
+            call.note(made)
+        return made
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None

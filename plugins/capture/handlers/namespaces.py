@@ -1,0 +1,53 @@
+"""``types.SimpleNamespace`` and classes that derive from it: instances whose methods are written in C."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.classes import METHODS_IN_C
+from turret.plugins.capture.values.objects import Instance, InstanceDict
+
+
+def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+    """``__init__``; from Python 3.13 on it also takes a mapping, which is left to Python."""
+    if args:
+        raise Unsupported("a SimpleNamespace made of something else than keywords")
+    for name, content in kwargs.items():
+        value.store(t, name, content)  # type: ignore[attr-defined]
+    return Constant(None)
+
+
+def _compared(symbol: str, t: Tracer, value: Value, other: Value) -> Value:
+    """Namespaces are compared as their attributes are, whatever their classes; dicts have no order."""
+    other = other.realize()
+    if symbol not in ("==", "!=") or not issubclass(other.type(), types.SimpleNamespace):
+        return Constant(NotImplemented)
+    if not isinstance(value, Instance) or not isinstance(other, Instance):
+        raise Unsupported(f"comparing {value.describe()} with {other.describe()}")
+    return t.compare(symbol, InstanceDict(value).as_dict(t), InstanceDict(other).as_dict(t))
+
+
+def _repr(t: Tracer, value: Value) -> Value:
+    """``namespace(a=1)``, of constants."""
+    if not isinstance(value, Instance) or value.kind is not types.SimpleNamespace:
+        raise Unsupported(f"the text of {value.describe()}")
+    return t.fold(_text, [InstanceDict(value).as_dict(t)], {})
+
+
+def _text(attributes: dict[str, object]) -> str:
+    return repr(types.SimpleNamespace(**attributes))
+
+
+METHODS_IN_C[types.SimpleNamespace] = {
+    "__init__": _init,
+    "__repr__": _repr,
+    **{
+        name: functools.partial(_compared, symbol)
+        for name, symbol in (
+            ("__eq__", "=="), ("__ne__", "!="), ("__lt__", "<"), ("__le__", "<="), ("__gt__", ">"), ("__ge__", ">="),
+        )
+    },
+}  # fmt: skip
