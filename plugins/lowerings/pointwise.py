@@ -121,11 +121,12 @@ def clone(b: Builder, x: TensorValue, memory_format: Any = None) -> TensorValue:
 
 @lowering("prims.convert_element_type")
 def convert_element_type(b: Builder, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    """A cast of a decomposition: the rounding of its result may go as that of any op's.
+    """A conversion: its rounding may go at the end of a decomposition, as that of any op; a program's own is kept.
 
     What it does to an operand, a tensor without dimensions beside one of a half type, decides what is computed.
     """
-    return b.pointwise(lambda v: cast(v, dtype, exact=not x.shape), x, dtype=x.dtype)
+    asked_for = dtype in HALF and b.node.meta.get("original_aten") is torch.ops.aten._to_copy.default
+    return b.pointwise(lambda v: cast(v, dtype, exact=asked_for or not x.shape), x, dtype=x.dtype)
 
 
 @lowering("_to_copy")

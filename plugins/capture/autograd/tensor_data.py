@@ -6,7 +6,7 @@ import torch
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
 
 
@@ -22,7 +22,7 @@ class DataPointer(Value):
     def describe(self) -> str:
         return f"the address of {self.tensor.describe()}"
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if not isinstance(other, DataPointer) or symbol not in ("==", "!="):
             raise Unsupported(f"{self.describe()} {symbol} {other.describe()}")
         mine, theirs = self.tensor, other.tensor

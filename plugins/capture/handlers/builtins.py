@@ -26,7 +26,7 @@ from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.registry import Handler, registry
-from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Unread, Value
+from turret.plugins.capture.values.base import COMPARISONS, Constant, Opaque, Tracer, Unread, Value, spelled
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
@@ -36,7 +36,8 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
-from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Array, Tensor
 
 # Types and attributes.
 
@@ -578,11 +579,16 @@ def divmod_(t: Tracer, left: Value, right: Value) -> Value:
 def _divmod_of_class(t: Tracer, left: Value, right: Value) -> Value:
     """``divmod`` that is up to a class; tensors have none."""
     kinds = (left.type(), right.type())
-    operands = "'{}' and '{}'".format(*(kind.__name__ for kind in kinds))
+    operands = "'{}' and '{}'".format(*map(spelled, kinds))
     for kind in kinds:
-        if kind not in (torch.Tensor, torch.nn.Parameter, bool, int, float, complex):
+        if not {getattr(kind, name, None) for name in _DIVMODS} <= _OF_PLAIN_NUMBERS:
             raise Unsupported(f"divmod() of {operands}")
     raise t.raised(TypeError, f"unsupported operand type(s) for divmod(): {operands}")
+
+
+_DIVMODS = ("__divmod__", "__rdivmod__")
+_OF_PLAIN_NUMBERS = {None, *(getattr(kind, name) for kind in (int, float) for name in _DIVMODS)}
+"""What classes have for ``divmod`` that leave it to the other side, if that is a tensor; None: nothing."""
 
 
 @registry.function(round)
@@ -637,8 +643,8 @@ def _operators() -> None:
         operation = getattr(operator, name)
         registry.functions[operation] = binary_operator(operation, False)
         registry.functions[getattr(operator, "i" + name.rstrip("_"))] = binary_operator(operation, True)
-    for name, symbol in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
-        registry.functions[getattr(operator, name)] = comparison(symbol)
+    for symbol, compared in COMPARISONS.items():
+        registry.functions[compared] = comparison(symbol)
     registry.functions[operator.getitem] = lambda t, a, b: t.get_item(a, b.realize())
     registry.functions[operator.contains] = lambda t, a, b: Constant(t.truth(a.realize().contains(t, b)))
     registry.functions[operator.not_] = lambda t, a: Constant(not t.truth(a))

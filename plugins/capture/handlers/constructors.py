@@ -20,7 +20,8 @@ from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
-from turret.plugins.capture.values.tensors import Symbolic, Tensor, device_of_class
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor, device_of_class
 
 
 @registry.tensor_method("new")

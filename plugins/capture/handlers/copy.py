@@ -19,7 +19,8 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, NamedTuple, Range, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 
 
 @registry.function(copy.copy)

@@ -12,7 +12,7 @@ from torch.fx.experimental import symbolic_shapes
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.tensors import Symbolic
+from turret.plugins.capture.values.symbols import Symbolic
 
 aten = torch.ops.aten
 _NO_MESSAGE = "Expected cond to be True, but got False"

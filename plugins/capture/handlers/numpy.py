@@ -17,7 +17,8 @@ from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, arra
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.dispatch import no_dispatch
 
 _PURE = """

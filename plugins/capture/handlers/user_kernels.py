@@ -14,7 +14,8 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Sequence
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.programs.functions import wrap_triton
 
 _NUMBERS = {int: "SymInt", float: "float", bool: "bool"}

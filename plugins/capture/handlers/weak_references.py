@@ -6,7 +6,7 @@ import weakref
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Callable_
 
 
@@ -19,10 +19,10 @@ class WeakReference(Callable_):
     def type(self) -> type:
         return weakref.ref
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if isinstance(other, WeakReference):  # equal where the referents are, as long as both are alive
             return t.compare(symbol, self.followed(), other.followed())
-        return super().compare(t, symbol, other)
+        return self.not_implemented_unless(other, weakref.ref)
 
     def key(self, t: Tracer) -> object:
         raise Unsupported("a weak reference as a dict key or set member")

@@ -44,7 +44,8 @@ from turret.plugins.capture.values.objects import ExceptionInstance, FunctionIns
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
@@ -104,10 +105,18 @@ def _too_many(function: Any, code: types.CodeType, given: int, kwargs: dict[str,
         plural = "s" if given != 1 else ""
         more = f"(and {named} keyword-only argument{'s' if named != 1 else ''})"
         were = f"{given} positional argument{plural} {more} were given"
-    return f"{code.co_qualname}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
+    return f"{_name_of(function)}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
 
 
-def _missing(code: types.CodeType, missing: list[int]) -> str:
+def _name_of(function: Any) -> str:
+    """What the interpreter calls a function in errors about its arguments."""
+    if not isinstance(function, NestedFunction):
+        return function.object.__qualname__
+    named = function.attributes.get("__qualname__")
+    return named.constant() if named is not None and named.is_constant() else function.qualified_name
+
+
+def _missing(function: Any, code: types.CodeType, missing: list[int]) -> str:
     """The interpreter's words for parameters without an argument: first for those that take positional ones."""
     positional = [n for n in missing if n < code.co_argcount]
     names = [repr(code.co_varnames[n]) for n in positional or missing]
@@ -115,7 +124,7 @@ def _missing(code: types.CodeType, missing: list[int]) -> str:
     listed = names[0] if len(names) == 1 else " and ".join(names)
     if len(names) > 2:
         listed = f"{', '.join(names[:-1])}, and {names[-1]}"
-    return f"{code.co_qualname}() missing {len(names)} required {what}: {listed}"
+    return f"{_name_of(function)}() missing {len(names)} required {what}: {listed}"
 
 
 def _is_made_by_object(kind: type) -> bool:
@@ -253,14 +262,16 @@ class Caller(Tracer):
         if code.co_flags & inspect.CO_VARARGS:
             local[slot] = Tuple(args[count:])
             slot += 1
-        rest = self.bind_keywords(code, local, kwargs) if kwargs else kwargs
+        rest = self.bind_keywords(function, code, local, kwargs) if kwargs else kwargs
         if len(args) > count and not code.co_flags & inspect.CO_VARARGS:  # the interpreter looks at keywords first
             raise self.raised(TypeError, _too_many(function, code, len(args), kwargs))
         if code.co_flags & inspect.CO_VARKEYWORDS:
             local[slot] = self.new_dict(rest)
         self.fill_defaults(frame, function)
 
-    def bind_keywords(self, code: types.CodeType, local: list[Any], kwargs: dict[str, Value]) -> dict[str, Value]:
+    def bind_keywords(
+        self, function: Any, code: types.CodeType, local: list[Any], kwargs: dict[str, Value]
+    ) -> dict[str, Value]:
         """Fill the parameters that keywords name, in the order of the keywords; returns those that name none."""
         count = code.co_argcount + code.co_kwonlyargcount
         accepted = {code.co_varnames[n]: n for n in range(code.co_posonlyargcount, count)}
@@ -268,11 +279,11 @@ class Caller(Tracer):
         for name, value in kwargs.items():
             number = accepted.get(name)
             if number is None and not code.co_flags & inspect.CO_VARKEYWORDS:
-                raise self.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {name!r}")
+                raise self.raised(TypeError, f"{_name_of(function)}() got an unexpected keyword argument {name!r}")
             if number is None:
                 rest[name] = value
             elif local[number] is not None:
-                raise self.raised(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+                raise self.raised(TypeError, f"{_name_of(function)}() got multiple values for argument {name!r}")
             else:
                 local[number] = value
         return rest
@@ -289,7 +300,7 @@ class Caller(Tracer):
                 if local[number] is None:
                     missing.append(number)
         if missing:
-            raise self.raised(TypeError, _missing(code, missing))
+            raise self.raised(TypeError, _missing(function, code, missing))
 
     def default_of(self, function: Any, code: types.CodeType, number: int) -> Value | None:
         """The default of a parameter; None where it has none."""
@@ -479,19 +490,25 @@ class Caller(Tracer):
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
         if isinstance(owner, tuple(registry.pure_owners)):
-            found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
-            if isinstance(owner, str):
-                return self.call_text(object, args, kwargs)
-            return self.fold(object, args, kwargs) if found is None else found
+            return self.call_of_owner(owner, object, args, kwargs)
         if isinstance(owner, types.ModuleType) and owner.__name__ in registry.pure_modules:
             return self.fold(object, args, kwargs)
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
 
+    def call_of_owner(self, owner: Any, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A pure method, bound to a constant or to a class."""
+        if isinstance(owner, (str, bytes, frozenset)) and object.__name__ == "__iter__" and not args and not kwargs:
+            return self.iterate(self.wrap_known(owner))
+        if isinstance(owner, str):
+            return self.call_text(object, args, kwargs)
+        found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
+        return self.fold(object, args, kwargs) if found is None else found
+
     def call_text(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of a text."""
         if object.__name__ == "join" and len(args) == 1:
-            args = [Tuple(args[0].realize().unpack(self))]
+            args = [Tuple(self.listed(args[0].realize(), "can only join an iterable"))]
         write = self.text if object.__name__ in ("format", "format_map") else self.fold
         return write(object, args, kwargs)
 

@@ -29,7 +29,8 @@ from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 
 # Nothing, stack movement, constants.
 

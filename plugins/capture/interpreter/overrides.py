@@ -20,13 +20,22 @@ from turret.frames.trace_modes import has_modes, modes_in_use, torch_function_st
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.interpreter.torch_functions import in_graph, is_torch_builtin
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import (
+    BINARY_NAMES,
+    COMPARISON_NAMES,
+    Answer,
+    Constant,
+    Rebuilder,
+    Tracer,
+    Value,
+)
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.overriding import OF_TORCH, SubclassTensor, answers, is_overriding
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.function_overrides import (
     DisableTorchFunction,
@@ -252,17 +261,17 @@ class Overrides:
         with self.at(NOTHING):
             return _METHODS.get(name, _call_method)(self.t, name, given[0], given[1:], kwargs)
 
-    def special(self, left: Value, name: str, right: Value) -> Value | None:
-        """``left.name(right)`` of an operator that tensors have; None for NotImplemented.
+    def special(self, left: Value, name: str, right: Value) -> Answer:
+        """``left.name(right)`` of an operator that tensors have.
 
         A class's own operator, with the sides exchanged, goes before that of tensors, as in Python.
         """
         if isinstance(right, SubclassTensor) and name[2] != "i":
             mirrored = _mirrored(name)
             if mirrored != name and look_up(self.t, right.kind, mirrored)[0] not in OF_TORCH:
-                return None
+                return NotImplemented
         found = self.method(left, name, [right], {}).realize()
-        return None if isinstance(found, Constant) and found.value is NotImplemented else found
+        return NotImplemented if isinstance(found, Constant) and found.value is NotImplemented else found
 
     def attribute(self, owner: Value, name: str) -> Value:
         """``owner.name`` of an attribute that tensors compute."""
@@ -520,13 +529,13 @@ def _operator(t: Tracer, name: str, owner: Value, args: list[Value], kwargs: dic
     plain = name.strip("_")
     if (operation := _OPERATORS.get(plain)) is not None:
         found = owner.binary(t, operation, args[0].realize(), False)
-    elif plain in _COMPARISONS:
-        found = owner.compare(t, _COMPARISONS[plain], args[0].realize())
+    elif name in _COMPARISONS:
+        found = owner.compare(t, _COMPARISONS[name], args[0].realize())
     elif plain[0] == "i" and (operation := _OPERATORS.get(plain[1:])) is not None:
         found = owner.binary(t, operation, args[0].realize(), True)
     else:
         found = owner.reflected(t, _OPERATORS[plain[1:]], args[0].realize())
-    return Constant(NotImplemented) if found is None else found
+    return Constant(NotImplemented) if isinstance(found, types.NotImplementedType) else found
 
 
 def _set_item(t: Tracer, name: str, owner: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -535,7 +544,7 @@ def _set_item(t: Tracer, name: str, owner: Value, args: list[Value], kwargs: dic
 
 
 _OPERATORS = {name: operation for operation, name in BINARY_NAMES.items()}
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_COMPARISONS = {name: symbol for symbol, name in COMPARISON_NAMES.items()}
 _METHODS: dict[str, Callable] = {
     "__getitem__": _item,
     "__setitem__": _set_item,
@@ -544,6 +553,6 @@ _METHODS: dict[str, Callable] = {
     "__iter__": lambda t, name, owner, args, kwargs: owner.iterate(t),
     "__contains__": lambda t, name, owner, args, kwargs: owner.contains(t, *args),
     **{f"__{side}{name}__": _operator for name in _OPERATORS for side in ("", "r", "i")},
-    **{f"__{name}__": _operator for name in _COMPARISONS},
+    **dict.fromkeys(_COMPARISONS, _operator),
 }
 """Methods that capture has another way to call."""

@@ -13,7 +13,8 @@ from turret.frames.trace_modes import SETTERS
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.operators.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket

@@ -7,7 +7,7 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import numpy
@@ -32,7 +32,19 @@ from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values import sets
-from turret.plugins.capture.values.base import MIRRORED, NO_INTEGER, Constant, Lazy, Opaque, Tracer, Value
+from turret.plugins.capture.values.base import (
+    BINARY_NAMES,
+    COMPARISONS,
+    MIRRORED,
+    NO_INTEGER,
+    Answer,
+    Constant,
+    Lazy,
+    Opaque,
+    Tracer,
+    Value,
+    spelled,
+)
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -41,9 +53,16 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.programs.functions import assert_async
+
+
+def _derives(one: Value, other: Value) -> bool:
+    """Whether the class of an object derives from that of another one, and is another class."""
+    return one.type() is not other.type() and issubclass(one.type(), other.type())
+
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "negative": operator.neg, "positive": operator.pos, "invert": operator.invert,
@@ -53,10 +72,6 @@ _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__inver
 
 class FrameTracer(Caller):
     """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
-
-    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
-        "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-    }  # fmt: skip
 
     def __init__(self, policy: Policy, break_at: int | None = None) -> None:
         self.policy = policy
@@ -117,6 +132,8 @@ class FrameTracer(Caller):
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
         make = registry.makers.get(kind)
+        if make is None and hasattr(kind, "__next__"):
+            raise Unsupported(f"a {kind.__qualname__} that a function written in C made")  # each call moves its own on
         return self.wrap_known(object) if make is None else make(self, object)
 
     def remember(self, object: Any, value: Value) -> None:
@@ -160,12 +177,12 @@ class FrameTracer(Caller):
     def items_iterator(self, items: list[Value]) -> Value:
         return ItemsIterator(items)
 
-    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Value | None:
-        """A new set, of sets and views of dicts, or None."""
+    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Answer:
+        """A new set, of sets and views of dicts."""
         return sets.operated(self, operation, one, other)
 
-    def compare_sets(self, symbol: str, one: Value, other: Value) -> Value | None:
-        """A comparison of sets and views of dicts, or None."""
+    def compare_sets(self, symbol: str, one: Value, other: Value) -> Answer:
+        """A comparison of sets and views of dicts."""
         return sets.compared(self, symbol, one, other)
 
     # Constants.
@@ -234,8 +251,10 @@ class FrameTracer(Caller):
         found = self.constant_of(value if number is None else number)
         try:
             return operator.index(found)
-        except TypeError:
-            raise self.raised(TypeError, otherwise.format(type(found).__name__)) from None
+        except TypeError as error:
+            if hasattr(type(found), "__index__"):
+                raise self.raised_from(error) from None
+            raise self.raised(TypeError, otherwise.format(spelled(type(found)))) from None
 
     def bound_of(self, value: Value) -> int | None:
         """A part of a slice: an int, or None."""
@@ -345,19 +364,18 @@ class FrameTracer(Caller):
     def compare(self, symbol: str, left: Value, right: Value) -> Value:
         """A comparison."""
         left, right = left.realize(), right.realize()
-        result = left.compare(self, symbol, right)
-        ordered = symbol not in ("==", "!=")
-        if result is None and ordered and left.is_constant() and right.is_constant():
-            return self.fold(self.COMPARISONS[symbol], [left, right], {})  # its words name this order
-        if result is None:
-            result = right.compare(self, MIRRORED[symbol], left)
-        if result is None and not ordered:
-            if isinstance(left, Opaque) or isinstance(right, Opaque):
-                raise Unsupported(f"comparing {left.describe()} with {right.describe()}")
-            result = Constant(self.is_same(left, right) == (symbol == "=="))
-        if result is None:
-            raise Unsupported(f"{left.describe()} {symbol} {right.describe()}")
-        return result
+        sides = [(left, symbol, right), (right, MIRRORED[symbol], left)]
+        if isinstance(right, Instance) and _derives(right, left):
+            sides.reverse()
+        for one, asked, other in sides:
+            answer = one.compare(self, asked, other)
+            if not isinstance(answer, types.NotImplementedType):
+                return answer
+        if symbol in ("==", "!="):
+            return Constant(self.is_same(left, right) == (symbol == "=="))
+        if left.is_constant() and right.is_constant():
+            return self.fold(COMPARISONS[symbol], [left, right], {})
+        raise Unsupported(f"{left.describe()} {symbol} {right.describe()}")
 
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
@@ -366,12 +384,23 @@ class FrameTracer(Caller):
             return left.get_item(self, right)
         if any(isinstance(v, Constant) and isinstance(v.value, numpy.generic) for v in (left, right)):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in (left, right))
-        result = left.binary(self, operation, right, inplace)
-        if result is None:
-            result = right.reflected(self, operation, left)
-        if result is None:
+        first = isinstance(right, Instance) and self.answers_first(operation, right, left)
+        answer = right.reflected(self, operation, left) if first else NotImplemented
+        if isinstance(answer, types.NotImplementedType):
+            answer = left.binary(self, operation, right, inplace)
+        if isinstance(answer, types.NotImplementedType) and not first:
+            answer = right.reflected(self, operation, left)
+        if isinstance(answer, types.NotImplementedType):
             raise Unsupported(f"{operation.__name__} of {left.describe()} and {right.describe()}")
-        return result
+        return answer
+
+    def answers_first(self, operation: Callable, right: Instance, left: Value) -> bool:
+        """Whether the right side of a binary operator is asked first: where its class derives from the left one's, and
+        has another method with the sides exchanged."""
+        if not _derives(right, left):
+            return False
+        name = f"__r{BINARY_NAMES[operation]}__"
+        return look_up(self, right.kind, name)[1] is not look_up(self, left.type(), name)[1]
 
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""
@@ -413,6 +442,18 @@ class FrameTracer(Caller):
         """All items: at once of a sequence, else as they are asked for."""
         return value.unpack(self) if isinstance(value, Sequence) else self.drain(self.iterate(value))
 
+    def listed(self, value: Value, otherwise: str) -> list[Value]:
+        """All items; ``otherwise``: the text of the program's ``TypeError`` where a value has none."""
+        if isinstance(value, Sequence):
+            return value.unpack(self)
+        try:
+            iterator = self.iterate(value)
+        except Raised as raised:
+            if issubclass(raised.value.type(), TypeError):
+                raise self.raised(TypeError, otherwise) from None
+            raise
+        return list(self.drain(iterator))
+
     def unpack_exactly(self, value: Value, count: int) -> list[Value]:
         """``a, b = value``."""
         items = value.unpack(self)
@@ -433,9 +474,20 @@ class FrameTracer(Caller):
             for key in value.call_method(self, "keys", [], {}).realize().unpack(self):
                 yield key, value.get_item(self, key.realize())
         else:
-            for item in self.each(value):
-                key, content = self.unpack_exactly(item.realize(), 2)
-                yield key, content
+            for number, item in enumerate(self.each(value)):
+                yield self.pair_of(item.realize(), f"dictionary update sequence element #{number}")
+
+    def pair_of(self, item: Value, name: str) -> tuple[Value, Value]:
+        """An iterable of two, as dicts take them; ``name`` says in errors which it is."""
+        try:
+            parts = item.unpack(self) if isinstance(item, Sequence) else list(self.drain(self.iterate(item)))
+        except Raised as raised:
+            if issubclass(raised.value.type(), TypeError):
+                raise self.raised(TypeError, f"cannot convert {name} to a sequence") from None
+            raise
+        if len(parts) != 2:
+            raise self.raised(ValueError, f"{name} has length {len(parts)}; 2 is required")
+        return parts[0], parts[1]
 
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """Items in order of their keys."""
@@ -508,7 +560,11 @@ class FrameTracer(Caller):
 
     def raised_from(self, error: BaseException) -> Raised:
         """The same, of an exception that a pure function raised."""
-        return Raised(self.new_exception(type(error), *error.args))
+        made = self.new_exception(type(error), *error.args)
+        slots = (name for kind in type(error).__mro__ for name in vars(kind).get("__slots__", ()))
+        held = vars(error) | {name: getattr(error, name) for name in slots if hasattr(error, name)}
+        made.stores.update((name, self.made(value)) for name, value in held.items())
+        return Raised(made)
 
     def exception_of(self, value: Value) -> Any:
         """What ``raise value`` raises."""

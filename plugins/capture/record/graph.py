@@ -40,7 +40,8 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
@@ -160,6 +161,13 @@ def _check_input(real: torch.Tensor) -> None:
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
+
+
+def _plain_number(scalar: numpy.generic) -> Any:
+    """What torch takes a scalar of numpy for; of others than these it makes a float in some places."""
+    if isinstance(scalar, (numpy.integer, numpy.floating, complex)):
+        return scalar.item()
+    raise Unsupported(f"{scalar!r} as an argument of torch's")
 
 
 class GraphRecorder:
@@ -510,7 +518,7 @@ class GraphRecorder:
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
-            plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
+            plain = _plain_number(value.value) if isinstance(value.value, numpy.generic) else value.value
             return plain, plain
         if isinstance(value, Symbolic):
             return self._number(value, in_64_bits)

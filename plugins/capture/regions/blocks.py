@@ -35,7 +35,8 @@ from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
 
 MOST_TRACES = 8

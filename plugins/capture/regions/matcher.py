@@ -15,7 +15,8 @@ from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 
 _STATE = ("_parameters", "_buffers", "_modules")
 

@@ -23,7 +23,8 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
-from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.dispatch import no_dispatch
 from turret.torch_compat.function_overrides import (
     DisableTorchFunction,

@@ -15,7 +15,7 @@ from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.array_code import NumpyCall, in_library
-from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.dispatch import no_dispatch
@@ -59,20 +59,20 @@ class _Numbers(Array):
     def contains(self, t: Tracer, item: Value) -> Value:
         return t.fold(operator.contains, [self, item], {})
 
-    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if isinstance(other, Tensor) or inplace:
             raise Unsupported(f"{operation.__name__} of a numpy array and {other.describe()}")
         if isinstance(other, ArrayOfTensor):
             return other.operated(t, operation, [self, other])
         return t.fold(operation, [self, other], {})
 
-    def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
         return t.fold(operation, [other, self], {})
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if isinstance(other, ArrayOfTensor):
-            return other.compute(t, f"ndarray {symbol}", t.COMPARISONS[symbol], [self, other])
-        return t.fold(t.COMPARISONS[symbol], [self, other], {})
+            return other.compute(t, f"ndarray {symbol}", COMPARISONS[symbol], [self, other])
+        return t.fold(COMPARISONS[symbol], [self, other], {})
 
 
 class KnownArray(_Numbers):
@@ -144,7 +144,7 @@ class KnownArray(_Numbers):
         self.computed = ArrayOfTensor(t, held)
         return self.computed
 
-    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if inplace and isinstance(other, ArrayOfTensor):
             return self.as_computed(t).binary(t, operation, other, inplace)
         if not inplace or isinstance(other, Tensor):
@@ -305,7 +305,7 @@ class ArrayOfTensor(_Numbers):
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported(f"`in` of {self.describe()} reads its numbers")
 
-    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if isinstance(other, Tensor):
             raise Unsupported(f"{operation.__name__} of a numpy array and {other.describe()}")
         if inplace and self.kind is numpy.ndarray:
@@ -317,11 +317,11 @@ class ArrayOfTensor(_Numbers):
     def operated(self, t: Tracer, operation: Any, operands: list[Value]) -> Value:
         return self.compute(t, f"ndarray.__{operation.__name__}__", operation, operands)
 
-    def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
         return self.operated(t, operation, [other, self])
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        return self.compute(t, f"ndarray {symbol}", t.COMPARISONS[symbol], [self, other])
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        return self.compute(t, f"ndarray {symbol}", COMPARISONS[symbol], [self, other])
 
     def check_writeable(self, t: Tracer) -> None:
         """Refuse to change an array that numpy keeps from that, or a scalar."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import builtins
 import enum
 import inspect
 import operator
@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import fx
@@ -29,6 +29,11 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.signatures import takes
 from turret.torch_compat.fakes import FakeTensorMode
 
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+COMPARISON_NAMES = {symbol: f"__{compare.__name__}__" for symbol, compare in COMPARISONS.items()}
+"""Comparisons and their special methods."""
 MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """The comparison that is asked of the right side."""
 BINARY_NAMES: dict[Any, str] = {
@@ -38,15 +43,26 @@ BINARY_NAMES: dict[Any, str] = {
 }  # fmt: skip
 """Binary operators and the name between the underscores of their special methods."""
 
+Answer: TypeAlias = "Value | types.NotImplementedType"
+"""What one side of an operator says: a result, or ``NotImplemented`` where its class leaves it to the other side.
+
+Of what capture does not know either way, ``Unsupported`` is raised: it never counts as ``NotImplemented``, after which
+Python compares identities.
+"""
 
 NO_INTEGER = "'{}' object cannot be interpreted as an integer"
 """What the interpreter says of an object of a type that has no ``__index__``."""
 
 
 def spelled(kind: type) -> str:
-    """The name of a class in the interpreter's messages: those of ``collections`` that are made in C bear its name."""
-    made_in_c = kind in (collections.deque, collections.defaultdict, collections.OrderedDict)
-    return f"{kind.__module__}.{kind.__name__}" if made_in_c else kind.__name__
+    """The name of a class in the interpreter's messages: one that is made in C bears its module's name."""
+    made_in_c = not kind.__flags__ & _ON_HEAP or kind.__flags__ & _IMMUTABLE
+    return f"{kind.__module__}.{kind.__name__}" if made_in_c and kind.__module__ != "builtins" else kind.__name__
+
+
+_IMMUTABLE, _ON_HEAP = 1 << 8, 1 << 9
+"""Flags of classes: the interpreter's own, and those that extensions make from a description, bear the first one or not
+the second."""
 
 
 class Value:
@@ -125,7 +141,7 @@ class Value:
         try:
             method = self.get_attr(t, "__call__")
         except Raised:
-            raise t.raised(TypeError, f"{self.type().__name__!r} object is not callable") from None
+            raise t.raised(TypeError, f"{spelled(self.type())!r} object is not callable") from None
         return method.call(t, args, kwargs)
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -187,17 +203,44 @@ class Value:
     def truth(self, t: Tracer) -> bool:
         raise Unsupported(f"the truth of {self.describe()}")
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        """``self <operation> other``, or None for NotImplemented."""
-        return None
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
+        """``self <operation> other``."""
+        name = BINARY_NAMES[operation]
+        self.refuse_own(f"__{name}__", other)
+        if inplace:
+            self.refuse_own(f"__i{name}__", other)
+        return NotImplemented
 
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
-        """``other <operation> self`` where ``other`` did not know, or None."""
-        return None
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
+        """``other <operation> self`` where the class of ``other`` left it to this one."""
+        self.refuse_own(f"__r{BINARY_NAMES[operation]}__", other)
+        return NotImplemented
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        """``self <symbol> other``, or None for NotImplemented."""
-        return None
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        """``self <symbol> other``."""
+        self.refuse_own(COMPARISON_NAMES[symbol], other)
+        return NotImplemented
+
+    def refuse_own(self, name: str, other: Value) -> None:
+        """Raise ``Unsupported`` where the object's class has a special method, which could answer for an operator."""
+        kind = self.type()
+        if getattr(kind, name, None) is not getattr(object, name, None):
+            raise Unsupported(f"{name} of {self.describe()} and {other.describe()}")
+
+    def not_implemented_unless(self, other: Value, *kinds: builtins.type) -> types.NotImplementedType:
+        """``NotImplemented``, which the object's class gives for all but these; one of them raises ``Unsupported``."""
+        if issubclass(other.type(), kinds):
+            raise Unsupported(f"an operator of {self.describe()} and {other.describe()}")
+        return NotImplemented
+
+    def mirrored(self, t: Tracer, symbol: str, other: Value, *kinds: builtins.type) -> Answer:
+        """A comparison with a number: what the other one says with the sides exchanged, if it is one of these."""
+        if not issubclass(other.type(), kinds):
+            return NotImplemented
+        answer = other.compare(t, MIRRORED[symbol], self)
+        if isinstance(answer, types.NotImplementedType):
+            raise Unsupported(f"{self.describe()} {symbol} {other.describe()}")
+        return answer
 
     def beside(self, t: Tracer, tensor: Value) -> Value:
         """What stands for the value beside a tensor in an operator."""
@@ -260,8 +303,8 @@ class Tracer(Protocol):
     def new_dict(self, items: dict[Any, Value]) -> Any: ...
     def items_iterator(self, items: list[Value]) -> Value: ...
     def traceback(self) -> Value: ...
-    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Value | None: ...
-    def compare_sets(self, symbol: str, one: Value, other: Value) -> Value | None: ...
+    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Answer: ...
+    def compare_sets(self, symbol: str, one: Value, other: Value) -> Answer: ...
     def fold(
         self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
     ) -> Value: ...
@@ -284,8 +327,6 @@ class Tracer(Protocol):
 
     # Operations.
 
-    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]]
-
     def truth(self, value: Value, *, compared: bool = False) -> bool: ...
     def assume(self, condition: Value, message: str) -> bool: ...
     def is_same(self, left: Value, right: Value) -> bool: ...
@@ -300,6 +341,7 @@ class Tracer(Protocol):
     def next_or_none(self, iterator: Value) -> Value | None: ...
     def drain(self, iterator: Value) -> Iterator[Value]: ...
     def each(self, value: Value) -> Iterable[Value]: ...
+    def listed(self, value: Value, otherwise: str) -> list[Value]: ...
     def unpack_exactly(self, value: Value, count: int) -> list[Value]: ...
     def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]: ...
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]: ...
@@ -414,6 +456,8 @@ class Constant(Value):
             found = getattr(self.value, name)
         except AttributeError as error:
             raise t.raised_from(error) from None
+        if hasattr(found, "__next__"):
+            raise Unsupported(f"{name} of {self.describe()}, an iterator")
         if isinstance(self.value, enum.Enum) and not t.trusted(type(self.value)):
             return self.attribute_of_member(t, name, found)
         return t.wrap_known(found)
@@ -428,8 +472,6 @@ class Constant(Value):
         return t.wrap(vars(self.value)[own], ItemSource(DictSource(member), own))
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if type(self.value) is str and name == "join" and len(args) == 1:
-            return Constant(self.value.join(t.constant_of(v) for v in args[0].realize().unpack(t)))
         if name == "__iter__" and type(self.value) in (str, bytes) and not args and not kwargs:
             return self.iterate(t)
         return t.call(self.get_attr(t, name), args, kwargs)
@@ -459,22 +501,35 @@ class Constant(Value):
     def truth(self, t: Tracer) -> bool:
         return bool(self.value)
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() in (dict, tuple, int):
             return t.text(operation, [self, other], {})
         if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
-            return None
+            return NotImplemented
         if inplace:  # the same for immutable objects, but for the words of its TypeError
             operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
         return t.fold(operation, [self, other], {})
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        if not other.is_constant():
-            return None
-        return t.fold(t.COMPARISONS[symbol], [self, other], {})
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if other.is_constant():
+            return t.fold(COMPARISONS[symbol], [self, other], {})
+        kinds = _COMPARED_WITH.get(getattr(self.type(), COMPARISON_NAMES[symbol]), (object,))
+        return self.mirrored(t, symbol, other, *kinds)
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.constant(self.value)
+
+
+def _methods_compared_with() -> dict[Any, tuple[type, ...]]:
+    """By special method of a builtin class, the classes of which it gives more than ``NotImplemented``."""
+    kinds: dict[type, tuple[type, ...]] = {
+        object: (), int: (int,), float: (int, float), complex: (int, float, complex), str: (str,), bytes: (bytes,),
+        torch.device: (torch.device,),
+    }  # fmt: skip
+    return {getattr(kind, name): others for kind, others in kinds.items() for name in COMPARISON_NAMES.values()}
+
+
+_COMPARED_WITH = _methods_compared_with()
 
 
 class Lazy(Value):
@@ -566,6 +621,14 @@ class MethodOfValue(Value):
     def truth(self, t: Tracer) -> bool:
         return True
 
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if symbol not in ("==", "!="):
+            return NotImplemented
+        if not isinstance(other, MethodOfValue):
+            return self.not_implemented_unless(other, self.type())
+        same = self.name == other.name and t.is_same(self.owner, other.owner)
+        return Constant(same == (symbol == "=="))
+
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.load(self.owner)}.{self.name}")
 
@@ -616,6 +679,9 @@ class Opaque(Value):
             assert self.source is not None
             return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive
         raise Unsupported(f"a call of {self.describe()}")
+
+    def refuse_own(self, name: str, other: Value) -> None:
+        raise Unsupported(f"{name} of {self.describe()} and {other.describe()}")
 
     def describe(self) -> str:
         kind = type(self.object)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.dispatch import no_dispatch
 
@@ -66,26 +66,26 @@ class Choice(Value):
                 options.append(part if isinstance(part, Tensor) else t.recorder.call(torch.full_like, [like, part], {}))
         return t.recorder.call(torch.where, [self.condition, *options], {})
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if inplace:
             raise Unsupported(f"a change in place of {self.describe()}")
         return self.combined(t, operation, self, other)
 
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
         return self.combined(t, operation, other, self)
 
-    def combined(self, t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
+    def combined(self, t: Tracer, operation: Callable, left: Value, right: Value) -> Answer:
         if isinstance(left, Tensor) or isinstance(right, Tensor):
             return t.binary(operation, left.beside(t, right), right.beside(t, left))
         if not all(isinstance(v, (Choice, Constant)) for v in (left, right)):
-            return None
+            return NotImplemented
         try:
             return combine(lambda a, b: t.binary(operation, a, b), left, right)
         except Raised as raised:
             reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
             raise Unsupported(reason) from None
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return t.compare(symbol, self.beside(t, other), other)
 
     def rebuild(self, r: Rebuilder) -> str:

@@ -17,7 +17,15 @@ from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.python.signatures import takes
-from turret.plugins.capture.values.base import BINARY_NAMES, MIRRORED, Constant, Opaque, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import (
+    BINARY_NAMES,
+    COMPARISON_NAMES,
+    Answer,
+    Constant,
+    Rebuilder,
+    Tracer,
+    Value,
+)
 from turret.plugins.capture.values.functions import Handler, Known, Method, Partial
 
 _C_METHODS = (
@@ -185,6 +193,8 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
         return t.instantiate(value, list(args), kwargs)
     handler = METHODS_IN_C.get(getattr(raw, "__objclass__", None), {}).get(name)
     if handler is not None:
+        if not takes(handler, len(args) + 2, kwargs):
+            raise Unsupported(f"arguments of {value.describe()}.{name}")
         return handler(t, value, *args, **kwargs)
     payload = getattr(value, "payload", None)
     if payload is not None and isinstance(payload.type(), type):
@@ -204,7 +214,7 @@ def _call_container_method(
     """The same of an instance of a class that derives from a container: ``payload`` is what it contains."""
     if name == "__init__" and not hasattr(payload, "m___init__"):
         return Constant(None)
-    asks = name == "__getitem__" and issubclass(payload.type(), dict)
+    asks = name == "__getitem__" and len(args) == 1 and issubclass(payload.type(), dict)
     absent = look_up(t, value.type(), "__missing__")[1] if asks else None
     if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
         return t.call(Method(t.wrap_known(absent), value), args, {})
@@ -252,6 +262,11 @@ def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
     return Constant(NotImplemented)
 
 
+def _not_equal(t: Tracer, value: Value, other: Value) -> Value:
+    answer = value.compare(t, "!=", other.realize())
+    return Constant(NotImplemented) if isinstance(answer, types.NotImplementedType) else answer
+
+
 OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__init__": _init,
     "__setattr__": _set,
@@ -259,7 +274,7 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__getattribute__": _get,
     "__init_subclass__": _init,
     "__eq__": _not_implemented,
-    "__ne__": lambda t, value, other: Constant(NotImplemented),
+    "__ne__": _not_equal,
     "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
 }
 """Methods of ``object`` itself."""
@@ -268,17 +283,14 @@ METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJE
 """By class written in C, its methods as capture does them, called with the tracer, the instance and the arguments."""
 
 
-COMPARE_SYMBOLS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
-
-
 def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:
     other = getattr(other, "payload", None) or other
-    result = payload.compare(t, symbol, other)
-    if result is None and (isinstance(payload, Opaque) or isinstance(other, Opaque)):
-        raise Unsupported(f"comparing {payload.describe()} with {other.describe()}")
-    if result is None and payload.is_constant() and not other.is_constant() and other.type() in (int, float):
-        result = other.compare(t, MIRRORED[symbol], payload)
-    return Constant(NotImplemented) if result is None else result
+    answer = payload.compare(t, symbol, other)
+    return Constant(NotImplemented) if isinstance(answer, types.NotImplementedType) else answer
+
+
+def _comparison(symbol: str) -> Callable[..., Value]:
+    return lambda t, payload, other: _payload_compared(t, payload, symbol, other.realize())
 
 
 _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
@@ -289,8 +301,8 @@ _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
     "__iter__": lambda t, payload: payload.iterate(t),
     "__len__": lambda t, payload: payload.length(t),
     **{
-        name: lambda t, payload, other, _symbol=symbol: _payload_compared(t, payload, _symbol, other.realize())
-        for name, symbol in COMPARE_SYMBOLS.items()
+        name: _comparison(symbol)
+        for symbol, name in COMPARISON_NAMES.items()
     },
 }  # fmt: skip
 
@@ -356,7 +368,7 @@ class Class(Known):
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         t.effects.set_attribute(self, name, value)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if self.of_program(t, "__eq__") or self.of_program(t, "__ne__"):
             raise Unsupported(f"comparing {self.describe()}, whose metaclass does it its own way")
         if isinstance(other, Known) and symbol in ("==", "!="):
@@ -403,14 +415,18 @@ class Class(Known):
             return t.fold(operator.getitem, [self, key], {})
         return super().get_item(t, key)
 
-    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if (method := self.of_program(t, f"__{BINARY_NAMES[operation]}__")) is not None:
             return t.call(method, [other], {})
-        return t.fold(operation, [self, other], {}) if other.is_constant() else None
+        return (
+            t.fold(operation, [self, other], {})
+            if other.is_constant()
+            else super().binary(t, operation, other, inplace)
+        )
 
-    def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
         method = self.of_program(t, f"__r{BINARY_NAMES[operation]}__")
-        return None if method is None else t.call(method, [other], {})
+        return super().reflected(t, operation, other) if method is None else t.call(method, [other], {})
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.get_attr(t, name), args, kwargs)

@@ -10,7 +10,7 @@ from torch import fx
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import FloatNeeded
 from turret.plugins.capture.values.base import Constant, Tracer
-from turret.plugins.capture.values.tensors import Symbolic
+from turret.plugins.capture.values.symbols import Symbolic
 
 
 def as_scalar_tensor(number: float) -> torch.Tensor:

@@ -11,7 +11,7 @@ from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer
-from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Constant, Lazy, Rebuilder, Tracer, Value
 
 
 class Cell(Value):
@@ -69,11 +69,6 @@ class Callable_(Value):
 
     def key(self, t: Tracer) -> Any:
         return self
-
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        if symbol not in ("==", "!="):
-            return None
-        return Constant(t.is_same(self, other) == (symbol == "=="))
 
 
 class Known(Callable_):
@@ -312,9 +307,11 @@ class Method(Callable_):
             return self.function
         return self.function.get_attr(t, name)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        if symbol not in ("==", "!=") or not isinstance(other, Method):
-            return super().compare(t, symbol, other)
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if symbol not in ("==", "!="):
+            return NotImplemented
+        if not isinstance(other, Method):
+            return self.not_implemented_unless(other, types.MethodType)
         same = t.is_same(self.function, other.function) and t.is_same(self.owner, other.owner)
         return Constant(same == (symbol == "=="))
 
@@ -334,6 +331,10 @@ def binder(function: Value) -> Handler:
     return Handler("__get__ of a function", bind)
 
 
+_COMPARED_BY_OWNER = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+"""Classes of bound methods, which are equal where their owners and functions are."""
+
+
 class Builtin(Known):
     """A function written in C, or one of torch's that goes to the graph."""
 
@@ -343,10 +344,10 @@ class Builtin(Known):
         except AttributeError as error:
             raise t.raised_from(error) from None
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if symbol in ("==", "!=") and isinstance(other, Builtin):  # ``Tensor.shape.__get__`` is another one each time
             return Constant((self.object == other.object) == (symbol == "=="))
-        return super().compare(t, symbol, other)
+        return self.not_implemented_unless(other, *_COMPARED_BY_OWNER)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call_builtin(self.object, args, kwargs)

@@ -13,7 +13,8 @@ from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence, folded
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.torch_compat.fakes import NestedTensor
 from turret.torch_compat.programs.functions import make_wrapper_subclass

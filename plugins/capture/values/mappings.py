@@ -11,7 +11,7 @@ from typing import Any
 
 from turret.frames.sources import ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value, spelled
+from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, spelled
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
 
@@ -103,9 +103,9 @@ class Dict(Value):
     def truth(self, t: Tracer) -> bool:
         return bool(self.items)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if symbol not in ("==", "!=") or not isinstance(other, Dict):
-            return None
+            return self.not_implemented_unless(other, dict) if symbol in ("==", "!=") else NotImplemented
         if collections.OrderedDict in (self.kind, other.kind) and self.kind is other.kind:
             same = list(self.items) == list(other.items)
         else:
@@ -116,9 +116,9 @@ class Dict(Value):
         )
         return Constant(same == (symbol == "=="))
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if operation is not operator.or_ or not isinstance(other, Dict):
-            return None
+            return super().binary(t, operation, other, inplace)
         if inplace:
             target = self
         else:  # the right side answers for a class that derives from the left one's
@@ -301,10 +301,11 @@ class DictView(Value):
     def contains(self, t: Tracer, item: Value) -> Value:
         return self.owner.contains(t, item) if self.part == "keys" else super().contains(t, item)
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        return t.combine_sets(operation, self, other)
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
+        answer = t.combine_sets(operation, self, other)
+        return super().binary(t, operation, other, inplace) if answer is NotImplemented else answer
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return t.compare_sets(symbol, self, other)
 
     def m___iter__(self, t: Tracer) -> Value:

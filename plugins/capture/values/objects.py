@@ -16,7 +16,15 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import (
+    BINARY_NAMES,
+    COMPARISON_NAMES,
+    Answer,
+    Constant,
+    Rebuilder,
+    Tracer,
+    Value,
+)
 from turret.plugins.capture.values.classes import (
     bind_attribute,
     builtin_base,
@@ -29,13 +37,11 @@ from turret.torch_compat.operators.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
-_COMPARE_NAMES = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
 _RESULTS: dict[str, type] = {
     "__bool__": bool, "__len__": int, "__int__": int, "__index__": int, "__hash__": int, "__float__": float,
     "__complex__": complex, "__str__": str, "__repr__": str, "__format__": str, "__bytes__": bytes,
 }  # fmt: skip
 """By special method, what Python insists that it gives."""
-_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def slot_hash(given: int) -> int:
@@ -225,18 +231,18 @@ class Instance(Value):
         owner, raw = look_up(t, self.kind, name)
         if owner is None or raw is None:
             return None
-        if owner is object and name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"):
+        if owner is object and (name == "__hash__" or name in COMPARISON_NAMES.values()):
             return None
         return bind_attribute(t, self, owner, name, raw)
 
     def call_special(self, t: Tracer, name: str, *args: Value) -> Value | None:
-        """The result of a special method; None where the class has none, or it gave NotImplemented."""
+        """The result of a special method; None where the class has none."""
         method = self.special(t, name)
         if method is None:
+            if look_up(t, self.kind, name)[0] not in (None, object):
+                raise Unsupported(f"{name} of {self.describe()}, which is None")
             return None
         result = t.call(method, list(args), {}).realize()
-        if isinstance(result, Constant) and result.value is NotImplemented:
-            return None
         wanted = _RESULTS.get(name)
         if wanted is not None:
             self.check_result(name, result, wanted)
@@ -298,23 +304,28 @@ class Instance(Value):
             found = self.call_special(t, "__len__")
         return True if found is None else t.truth(found)
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         name = BINARY_NAMES[operation]
         if inplace:
-            found = self.call_special(t, f"__i{name}__", other)
-            if found is not None:
+            found = self.answer(t, f"__i{name}__", other)
+            if found is not NotImplemented:
                 return found
-        return self.call_special(t, f"__{name}__", other)
+        return self.answer(t, f"__{name}__", other)
 
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
-        return self.call_special(t, f"__r{BINARY_NAMES[operation]}__", other)
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
+        return self.answer(t, f"__r{BINARY_NAMES[operation]}__", other)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        found = self.call_special(t, _COMPARE_NAMES[symbol], other)
-        if found is None and symbol == "!=" and look_up(t, self.kind, "__ne__")[0] is object:
-            equal = self.call_special(t, "__eq__", other)
-            return None if equal is None else Constant(not t.truth(equal))
-        return found
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if symbol == "!=" and look_up(t, self.kind, "__ne__")[0] is object:
+            equal = self.answer(t, "__eq__", other)
+            return equal if isinstance(equal, types.NotImplementedType) else Constant(not t.truth(equal))
+        return self.answer(t, COMPARISON_NAMES[symbol], other)
+
+    def answer(self, t: Tracer, name: str, other: Value) -> Answer:
+        """What a special method says of an operator; that the class has none says as little as ``NotImplemented``."""
+        found = self.call_special(t, name, other)
+        left_to_other = found is None or (isinstance(found, Constant) and found.value is NotImplemented)
+        return NotImplemented if left_to_other else found  # type: ignore[return-value]
 
     def rebuild(self, r: Rebuilder) -> str:
         # By the builtin class that it derives from: its own ``__new__`` ran when the program made it.
@@ -372,9 +383,10 @@ class _HashedInstance:
         return self.hash
 
     def __eq__(self, other: Any) -> bool:
-        if not isinstance(other, _HashedInstance):
-            return False
-        return self.value is other.value or self.t.truth(self.t.compare("==", self.value, other.value))
+        theirs = other.value if isinstance(other, _HashedInstance) else other
+        if not isinstance(theirs, Value):
+            theirs = self.t.wrap_known(theirs)
+        return self.value is theirs or self.t.truth(self.t.compare("==", self.value, theirs))
 
 
 def is_data_descriptor(t: Tracer, raw: Any) -> bool:
@@ -537,6 +549,9 @@ class InstanceDict(Value):
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.get(t, item) is not None)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        return self.as_dict(t).compare(t, symbol, other.as_dict(t) if isinstance(other, InstanceDict) else other)
 
     def as_dict(self, t: Tracer) -> Value:
         own = {n: self.instance.own(t, n) for n in self.names(t)}

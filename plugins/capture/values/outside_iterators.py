@@ -10,7 +10,7 @@ from turret.frames.sources import CallSource, LocalSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.resume import is_resume
-from turret.plugins.capture.values.base import Opaque, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.iterators import Iterator
 
@@ -125,7 +125,7 @@ class Proxy(Opaque):
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.referent.realize().call_method(t, name, args, kwargs)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return t.compare(symbol, self.referent, other.referent if isinstance(other, Proxy) else other)
 
     def truth(self, t: Tracer) -> bool:

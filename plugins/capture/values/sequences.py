@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import NotConstant, Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value, spelled
+from turret.plugins.capture.errors import NotConstant
+from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Rebuilder, Tracer, Value, spelled
 from turret.plugins.capture.values.iterators import SequenceIterator
 
 
@@ -67,21 +67,21 @@ class Sequence(Value):
 
     def wrong_index(self) -> str:
         """The interpreter's words for an index that is no integer, with a place for its type's name."""
-        return f"{self.kind.__name__} indices must be integers or slices, not {{}}"
+        return f"{self.base_kind().__name__} indices must be integers or slices, not {{}}"
 
     def get_item(self, t: Tracer, key: Value) -> Value:
         index = self.position(t, key)
         try:
             return self.like(self.items[index]) if isinstance(index, slice) else self.items[index]
         except (IndexError, ValueError) as error:
-            raise t.raised(type(error), str(error).replace("list", self.kind.__name__)) from None
+            raise t.raised(type(error), str(error).replace("list", self.base_kind().__name__)) from None
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if operation is operator.add and isinstance(other, Sequence) and other.base_kind() is self.base_kind():
             return self.plain([*self.items, *other.items])
         if operation is operator.mul:
             return self.plain(self.repeated(t, other))
-        return None
+        return NotImplemented
 
     def repeated(self, t: Tracer, times: Value) -> list[Value]:
         """The elements, so many times."""
@@ -91,9 +91,9 @@ class Sequence(Value):
         except (OverflowError, MemoryError) as error:
             raise t.raised_from(error) from None
 
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
         counts = operation is operator.mul and hasattr(other.type(), "__index__")
-        return self.binary(t, operation, other, False) if counts else None
+        return self.binary(t, operation, other, False) if counts else NotImplemented
 
     def base_kind(self) -> builtins.type:
         return self.kind
@@ -101,9 +101,9 @@ class Sequence(Value):
     def plain(self, items: list[Value]) -> Value:
         return self.like(items)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if not isinstance(other, Sequence) or other.base_kind() is not self.base_kind():
-            return None
+            return self.not_implemented_unless(other, self.base_kind())
         if symbol in ("==", "!=") and len(self.items) != len(other.items):
             return Constant(symbol == "!=")
         for mine, theirs in zip(self.items, other.items, strict=False):
@@ -112,7 +112,7 @@ class Sequence(Value):
             if symbol in ("==", "!="):
                 return Constant(symbol == "!=")
             return t.compare(symbol, mine, theirs)
-        return Constant(t.COMPARISONS[symbol](len(self.items), len(other.items)))
+        return Constant(COMPARISONS[symbol](len(self.items), len(other.items)))
 
     def m_index(self, t: Tracer, item: Value, *bounds: Value) -> Value:
         numbers = range(len(self.items))
@@ -128,10 +128,7 @@ class Sequence(Value):
         """The interpreter's words where ``index`` finds nothing."""
         if not self.mutable():
             return "tuple.index(x): x not in tuple"
-        try:
-            return f"{t.constant_of(item)!r} is not in {self.kind.__name__}"
-        except Unsupported:
-            return f"{item.describe()} is not in {self.kind.__name__}"
+        return f"{t.constant_of(t.call(t.wrap_known(repr), [item], {}))} is not in {self.kind.__name__}"
 
     def m_count(self, t: Tracer, item: Value) -> Value:
         return Constant(sum(t.is_same(v, item) or t.truth(t.compare("==", v, item)) for v in self.items))
@@ -249,14 +246,15 @@ class List(Sequence):
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         index = self.position(t, key)
+        new: Any = value
+        if isinstance(index, slice):
+            plain = index.step in (None, 1)
+            new = t.listed(value, "can only assign an iterable" if plain else "must assign iterable to extended slice")
         self.changed(t)
         try:
-            if isinstance(index, slice):
-                self.items[index] = value.unpack(t)
-            else:
-                self.items[index] = value
+            self.items[index] = new
         except (IndexError, ValueError, TypeError) as error:
-            raise t.raised_from(error) from None
+            raise t.raised(type(error), self.said(error)) from None
 
     def del_item(self, t: Tracer, key: Value) -> None:
         index = self.position(t, key)
@@ -264,9 +262,13 @@ class List(Sequence):
         try:
             del self.items[index]
         except (IndexError, TypeError) as error:
-            raise t.raised_from(error) from None
+            raise t.raised(type(error), self.said(error)) from None
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def said(self, error: Exception) -> str:
+        """What the interpreter says of an index, by what it says of one of a list."""
+        return str(error)
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if inplace and operation is operator.add:
             self.m_extend(t, other)
             return self
@@ -313,11 +315,14 @@ class List(Sequence):
         equal = (n for n, v in enumerate(self.items) if t.is_same(v, item) or t.truth(t.compare("==", v, item)))
         where = next(equal, None)
         if where is None:
-            name = self.kind.__name__
-            raise t.raised(ValueError, f"{name}.remove(x): x not in {name}")
+            raise t.raised(ValueError, self.not_removed(t, item))
         self.changed(t)
         del self.items[where]
         return Constant(None)
+
+    def not_removed(self, t: Tracer, item: Value) -> str:
+        """The interpreter's words where ``remove`` finds nothing."""
+        return "list.remove(x): x not in list"
 
     def m_clear(self, t: Tracer) -> Value:
         self.changed(t)
@@ -383,6 +388,15 @@ class Deque(List):
 
     def wrong_index(self) -> str:
         return "sequence index must be integer, not '{}'"
+
+    def m___getitem__(self, t: Tracer, key: Value) -> Value:
+        return self.get_item(t, Constant(t.int_of(key)))  # the method has other words for its errors than ``d[key]``
+
+    def said(self, error: Exception) -> str:
+        return "deque index out of range" if isinstance(error, IndexError) else str(error)
+
+    def not_removed(self, t: Tracer, item: Value) -> str:
+        return self.not_found(t, item)
 
     def trim(self, left: bool) -> None:
         """Drop what is over ``maxlen``, at the far end of where was added."""
@@ -484,10 +498,10 @@ class Range(Value):
     def m___iter__(self, t: Tracer) -> Value:
         return self.iterate(t)
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if not isinstance(other, Range) or symbol not in ("==", "!="):
-            return None
-        return Constant(t.COMPARISONS[symbol](self.concrete(t), other.concrete(t)))
+            return NotImplemented  # no class derives from it
+        return Constant(COMPARISONS[symbol](self.concrete(t), other.concrete(t)))
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(range)}({', '.join(r.load(v) for v in self.parts)})")
@@ -513,8 +527,8 @@ class Slice(Value):
     def m_indices(self, t: Tracer, length: Value) -> Value:
         return t.wrap_known(slice(*(t.bound_of(v) for v in self.parts)).indices(t.int_of(length)))
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else None
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else NotImplemented
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(slice)}({', '.join(r.load(v) for v in self.parts)})")

@@ -15,7 +15,7 @@ import attrs
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, DictView, is_among, view_items
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
@@ -161,14 +161,14 @@ class Set(Value):
         item = _hashable(t, item)
         return Constant(item.realize().key(t) in self.items or is_among(t, item, self.items.values()))
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         other = other.realize()
         if not (inplace and self.kind is set and isinstance(other, Set) and operation in _IN_PLACE):
             return operated(t, operation, self, other)
         self.change(t, _IN_PLACE[operation], [other.seen()])
         return self
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return compared(t, symbol, self, other)
 
     def _new(self, t: Tracer, call: str, others: Iterable[Value]) -> Set:
@@ -343,6 +343,9 @@ def _operand(t: Tracer, value: Value) -> _Operand:
     return _row(t, value.unpack(t))
 
 
+_LIKE_SETS: tuple[type, ...] = (set, frozenset, type({}.keys()), type({}.items()))
+
+
 def _side(t: Tracer, value: Value) -> _Operand | None:
     """What an operator takes: sets, and the views of dicts that are like them."""
     if isinstance(value, Set):
@@ -355,21 +358,21 @@ def _side(t: Tracer, value: Value) -> _Operand | None:
     return None
 
 
-def operated(t: Tracer, operation: Callable, one: Value, other: Value) -> Value | None:
+def operated(t: Tracer, operation: Callable, one: Value, other: Value) -> Answer:
     """A new set, of sets and views of dicts."""
     sides = [_side(t, v.realize()) for v in (one, other)]
     if operation not in _SYMBOLS or None in sides:
-        return None
+        return one.not_implemented_unless(other, *_LIKE_SETS)
     return Set.made(set, _SYMBOLS[operation], sides)  # type: ignore[arg-type]
 
 
-def compared(t: Tracer, symbol: str, one: Value, other: Value) -> Value | None:
+def compared(t: Tracer, symbol: str, one: Value, other: Value) -> Answer:
     """A comparison of sets and views of dicts."""
     sides = [_side(t, v.realize()) for v in (one, other)]
     if None in sides:
-        return None
+        return one.not_implemented_unless(other, *_LIKE_SETS)
     first, second = ({key: None for key, _ in side.pairs}.keys() for side in sides)  # type: ignore[union-attr]
-    return Constant(t.COMPARISONS[symbol](first, second))
+    return Constant(COMPARISONS[symbol](first, second))
 
 
 def _keys(t: Tracer, other: Value) -> Any:

@@ -13,25 +13,33 @@ from typing import Any, TypeGuard
 import numpy
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_true
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NOWHERE, FloatNeeded, NotConstant, Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import (
+    BINARY_NAMES,
+    COMPARISONS,
+    Answer,
+    Constant,
+    MethodOfValue,
+    Rebuilder,
+    Tracer,
+    Value,
+)
 from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
-from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
-from turret.torch_compat.fakes import get_tensor_symint
+from turret.plugins.capture.values.symbols import Symbolic
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -70,9 +78,6 @@ NOT_IN_GRAPHS = frozenset(
 _LOOK_AT_MEMORY = frozenset(
     {"storage", "untyped_storage", "_typed_storage", "is_set_to", "__reduce_ex__", "__deepcopy__", "__reduce__"}
 )
-COMPARISON_TARGETS = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 INPLACE = {
     operator.add: operator.iadd, operator.sub: operator.isub, operator.mul: operator.imul,
     operator.truediv: operator.itruediv, operator.floordiv: operator.ifloordiv, operator.mod: operator.imod,
@@ -271,8 +276,8 @@ class Tensor(Value):
         if known is not None and name in ("__bool__", "is_nonzero") and known.numel() == 1:
             return Constant(bool(number_of(known)))
         convert = _NUMBERS.get(name)
-        if convert is None or self.fake.numel() != 1:
-            return None
+        if convert is None or self.fake.numel() != 1 or (self.fake.is_complex() and convert is not True):
+            return None  # of a complex number torch says otherwise than Python why it is no int
         if known is not None:
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
@@ -323,7 +328,15 @@ class Tensor(Value):
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
         shape = Size([t.recorder.size_value(self, n) for n in range(self.fake.dim())])
-        return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
+        if dim is None or t.is_none(dim):
+            return shape
+        wanted = dim.realize()
+        number = t.int_of(wanted) if isinstance(wanted, (Symbolic, Tensor)) else t.constant_of(wanted)
+        try:
+            self.fake.size(number)
+        except (TypeError, IndexError) as error:
+            raise t.raised_from(error) from None
+        return shape.items[number]
 
     @_answered("__getitem__")
     def get_item(self, t: Tracer, key: Value) -> Value:
@@ -344,6 +357,8 @@ class Tensor(Value):
         if (patched := self.patched(t, "__setitem__")) is not None:
             t.call(patched, [key, value], {})
             return
+        if isinstance(found := value.realize(), Constant) and not _assignable(found.value):
+            raise Unsupported(f"{found.describe()} as an item of a tensor")
         key = numbers_read(t, key)
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
@@ -387,7 +402,7 @@ class Tensor(Value):
             return bool(number_of(known))
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if t.overrides.applies((self, other)):
             return t.overrides.special(self, f"__{'i' if inplace else ''}{BINARY_NAMES[operation]}__", other)
         patched = self.patched(t, f"__{'i' if inplace else ''}{BINARY_NAMES[operation]}__")
@@ -395,28 +410,26 @@ class Tensor(Value):
             return t.call(patched, [other], {})
         other = other.beside(t, self)
         if not _operand(other):
-            return None
+            return NotImplemented
         return t.recorder.call(INPLACE.get(operation, operation) if inplace else operation, [self, other], {})
 
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
         if t.overrides.applies((self, other)):
             return t.overrides.special(self, f"__r{BINARY_NAMES[operation]}__", other)
         patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
-        return t.recorder.call(operation, [other, self], {}) if _operand(other) else None
+        return t.recorder.call(operation, [other, self], {}) if _operand(other) else NotImplemented
 
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if t.overrides.applies((self, other)):
-            return t.overrides.special(self, f"__{COMPARISON_TARGETS[symbol].__name__}__", other)
-        if (patched := self.patched(t, f"__{COMPARISON_TARGETS[symbol].__name__}__")) is not None:
+            return t.overrides.special(self, f"__{COMPARISONS[symbol].__name__}__", other)
+        if (patched := self.patched(t, f"__{COMPARISONS[symbol].__name__}__")) is not None:
             return t.call(patched, [other], {})
         other = other.beside(t, self)
-        if not _operand(other):
-            return Constant(symbol == "!=") if symbol in ("==", "!=") else None
-        if isinstance(other, Constant) and other.value is None:
-            return Constant(symbol == "!=") if symbol in ("==", "!=") else None
-        return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
+        if not _operand(other) or t.is_none(other):
+            return self.not_implemented_unless(other, torch.Tensor, numpy.ndarray, *_NUMBER_CLASSES)
+        return t.recorder.call(COMPARISONS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
         if self.array is not None and _shows_part(self.fake):
@@ -571,10 +584,19 @@ def _has_unknown_index(key: Value) -> bool:
     return unknown and not any(isinstance(v, (Tensor, Sequence)) for v in parts)
 
 
+def _assignable(number: Any) -> bool:
+    """Whether torch puts a constant into tensors: not a scalar of numpy that is none of Python's numbers."""
+    return not isinstance(number, numpy.generic) or isinstance(number, (numpy.integer, float, complex))
+
+
+_NUMBER_CLASSES = (int, float, complex, numpy.generic)
+"""Classes of objects that torch takes for numbers."""
+
+
 def _operand(value: Value) -> bool:
     """Whether a value may stand beside a tensor in an operator."""
     return isinstance(value, (Tensor, Symbolic)) or (
-        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, numpy.generic, type(None)))
+        isinstance(value, Constant) and isinstance(value.value, (*_NUMBER_CLASSES, type(None)))
     )
 
 
@@ -594,235 +616,3 @@ def type_name(value: torch.Tensor) -> str:
         raise Unsupported(f"Tensor.type() of {value.dtype}")
     module = "torch" if value.device.type == HOST.type else f"torch.{value.device.type}"
     return f"{module}.{names[value.dtype]}Tensor"
-
-
-_BITWISE = (operator.and_, operator.or_, operator.xor)
-"""Operators whose results torch's symbols cannot compare: it takes ``(n | 1) < (n | 1)`` for true."""
-
-
-_OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
-"""Operators whose results kernels compute as long as the exponent is a constant."""
-
-
-def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
-    """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
-    exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
-    if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
-        right = Constant(right.fixed())  # type: ignore[attr-defined]
-        if left.is_constant():
-            return t.fold(operation, [left, right], {})
-    if operation in _SHIFTS and isinstance(left, Symbolic) and right.is_constant():
-        return _shifted(t, operation, left, right)
-    if _divides_by_zero(t, operation, right):
-        return t.fold(operation, [_as_now(left), _as_now(right)], {})
-    if float in (left.type(), right.type()) and (operation in _WHOLE or _is_product_with_zero(operation, left, right)):
-        return _of_floats(t, operation, left, right)
-    return _as_float(t.recorder.call(operation, [left, right], {}))
-
-
-def _are_undecided(*conditions: Value) -> bool:
-    """Whether all are conditions, and on data some of them."""
-    symbols = [v for v in conditions if isinstance(v, Symbolic) and v.type() is bool]
-    return len(symbols) == len(conditions) and not all(v.is_known() for v in symbols)
-
-
-def _divides_by_zero(t: Tracer, operation: Callable, right: Value) -> bool:
-    return operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t)
-
-
-def _as_float(found: Value) -> Value:
-    """A result; that which is one float whatever the symbols are, as a constant."""
-    if isinstance(found, Symbolic) and found.type() is float and found.number.node.expr.is_number:
-        return Constant(float(found.number))  # which may be written as an int
-    return found
-
-
-def _is_product_with_zero(operation: Callable, left: Value, right: Value) -> bool:
-    factors = {operator.mul: (left, right), operator.truediv: (left,)}.get(operation, ())
-    return any(v.is_constant() and v.constant() == 0 for v in factors)
-
-
-def _of_floats(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
-    """A remainder, a whole quotient or a product (or quotient) with zero of floats, as it is now.
-
-    Torch takes the remainder for an integer, and decides branches on it by that; its quotient is rounded before it is
-    made whole, and loses the sign of a zero; a product with zero is an int of no sign.
-    """
-    if any(isinstance(v, Symbolic) and not v.is_known() for v in (left, right)):
-        if operation not in _WHOLE:
-            return t.recorder.call(operation, [left, right], {})
-        reason = "a remainder or whole quotient of a float that depends on data"
-        raise FloatNeeded(reason) if t.policy.changing else Unsupported(reason)
-    return t.fold(operation, [_as_now(left), _as_now(right)], {})
-
-
-_WHOLE = (operator.mod, operator.floordiv)
-_DIVISIONS = (operator.floordiv, operator.mod, operator.truediv)
-"""Operators that raise for zero; that torch's symbols simplify ``n % n`` does not say that ``n`` is none."""
-_SHIFTS = {operator.lshift: operator.mul, operator.rshift: operator.floordiv}
-_MOST_SHIFTED = 4096
-"""Bits by which symbols are shifted; numbers that are shifted further are constants."""
-
-
-def _shifted(t: Tracer, operation: Callable, number: Symbolic, count: Value) -> Value:
-    """A shift as a product or a quotient: torch's symbols take a power of two that 64 bits do not hold for infinity."""
-    bits = count.constant()
-    if not isinstance(bits, int) or not 0 <= bits <= _MOST_SHIFTED:
-        return t.fold(operation, [_as_now(number), count], {})
-    return t.recorder.call(_SHIFTS[operation], [number, Constant(1 << bits)], {})
-
-
-def _as_now(number: Value) -> Constant:
-    """A number, assumed to be what it is now."""
-    return Constant(number.fixed() if isinstance(number, Symbolic) else number.constant())
-
-
-_PARTS: dict[type, dict[str, Any]] = {
-    int: {"real": None, "numerator": None, "imag": 0, "denominator": 1},
-    float: {"real": None, "imag": 0.0},
-}
-"""Attributes of numbers by type; None for the number itself."""
-_ITSELF = {int: ("__int__", "__index__", "__trunc__", "conjugate"), float: ("__float__", "conjugate")}
-"""Methods that give the number itself, by its type."""
-
-
-_COMPARING = tuple(f"__{compare.__name__}__" for compare in COMPARISON_TARGETS.values())
-_NEVER_NUMBERS = frozenset({str, bytes, types.NoneType, type, tuple, list, dict, set, torch.dtype, torch.device, slice})
-"""Types of which nothing equals a number."""
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, Symbolic) or (value.is_constant() and value.type() in (int, float, bool))
-
-
-class Symbolic(Value):
-    """A number that is known only when the graph runs: a size, or an int that was seen to change."""
-
-    def __init__(self, node: fx.Node, number: Any, source: Source | None = None) -> None:
-        self.node, self.number, self.source = node, number, source
-        self.assumed: Any = None
-
-    def type(self) -> type:
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.number)]
-
-    def describe(self) -> str:
-        return f"the size {self.number}"
-
-    def is_known(self) -> bool:
-        """Whether the number is one now: it comes from sizes and numbers of inputs, and not from data."""
-        return not free_unbacked_symbols(self.number)
-
-    def is_ragged(self) -> bool:
-        """Whether it is the size of a nested tensor that differs from part to part, which only equals itself."""
-        return isinstance(self.number, torch.SymInt) and self.number.node.is_nested_int()
-
-    def fixed(self) -> Any:
-        """The number, assumed (by a guard on sizes) to be what it is now."""
-        if self.is_ragged():
-            raise Unsupported(f"the ragged size {self.number} of a nested tensor as a number")
-        try:
-            self.assumed = self.type()(self.number)
-        except Exception as error:
-            raise Unsupported(f"an unbacked symbol: {error}") from error
-        return self.assumed
-
-    def folded(self) -> Any:
-        """The number, once the capture has assumed what it is."""
-        if self.assumed is None:
-            raise NotConstant(self)
-        return self.assumed
-
-    def key(self, t: Tracer) -> Any:
-        return self.fixed()
-
-    def get_attr(self, t: Tracer, name: str) -> Value:
-        if self.type() in _PARTS and name in _PARTS[self.type()]:
-            part = _PARTS[self.type()][name]
-            return self if part is None else Constant(part)
-        return super().get_attr(t, name)
-
-    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not args and not kwargs:
-            found = self.converted(t, name)
-            if found is not None:
-                return found
-        operation = getattr(operator, name, None) if name.startswith("__") else None
-        if operation is not None and len(args) == 1 and not kwargs:
-            other = self.beside_number(args[0])
-            if other.type() in (self.type(), int):
-                return _compute(t, operation, self, other)
-        return t.fold(getattr(self.fixed(), name), args, kwargs)
-
-    def converted(self, t: Tracer, name: str) -> Value | None:
-        """What a method gives that only looks at the number; None for others."""
-        if name in _ITSELF.get(self.type(), ()):
-            return self
-        if self.type() is not float:
-            return None
-        if name in ("__int__", "__trunc__"):
-            return t.recorder.call(torch.sym_int, [self], {})
-        if name == "is_integer":
-            rest = t.binary(operator.mod, self, Constant(1.0))
-            return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
-        return None
-
-    def truth(self, t: Tracer) -> bool:
-        if t.recorder.floats and not self.is_known():
-            return decide(t, self.node)
-        try:
-            return bool(self.number)
-        except Exception as error:
-            raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
-
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        other = self.beside_number(other, BINARY_NAMES[operation])
-        if _is_number(other):
-            if operation in (operator.and_, operator.or_) and _are_undecided(self, other):
-                return t.recorder.call(operation, [self, other], {})
-            if operation in _BITWISE:
-                right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
-                return t.fold(operation, [Constant(self.fixed()), right], {})
-            return _compute(t, operation, self, other)
-        return None
-
-    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
-        if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
-            return t.fold(operation, [other, Constant(self.fixed())], {})
-        other = self.beside_number(other, BINARY_NAMES[operation])
-        if _is_number(other):
-            return _compute(t, operation, other, self)
-        return None
-
-    def beside_number(self, other: Value, operation: str = "") -> Value:
-        """What is computed (``operation``) or compared with this number, as an int or a float where it is one.
-
-        Torch's symbols know neither bools nor members of enums and other classes of numbers.
-        """
-        other = other.realize()
-        if isinstance(other, Symbolic) or not other.is_constant() or (self.type() is bool and other.type() is bool):
-            return other
-        value, kind = other.constant(), other.type()
-        for plain in (int, float):
-            if isinstance(value, plain) and kind is not plain:
-                names = (f"__{operation}__", f"__r{operation}__") if operation else _COMPARING
-                if all(getattr(kind, name) is getattr(plain, name) for name in names):
-                    return Constant(plain(value))
-        return other
-
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        other = self.beside_number(other)
-        if _is_number(other):
-            return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
-        if isinstance(other, Symbolic) or not other.is_constant() or other.type() in _NEVER_NUMBERS:
-            return None
-        return t.fold(COMPARISON_TARGETS[symbol], [_as_now(self), other], {})
-
-    def rebuild(self, r: Rebuilder) -> str:
-        if not self.is_ragged():
-            return r.output(self)
-        for tensor in r.t.recorder.by_fake.values():
-            memo = getattr(tensor.fake, "nested_int_memo", None)
-            times = None if memo is None else self.number.node.expr / memo.node.expr
-            if times is not None and times.is_Integer:
-                return r.assign(f"{r.constant(get_tensor_symint)}({r.load(tensor)}, coeff={times})")
-        raise Unsupported(f"the ragged size {self.number} of a nested tensor whose offsets the program does not have")

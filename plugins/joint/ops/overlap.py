@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
 import torch
 
+from turret.graph.op_traits import size_hint
 from turret.plugins.joint.sizes import is_dense, same_places, same_sizes
 
 _STEPS = 10_000
@@ -63,14 +65,21 @@ def _follows(first: torch.Tensor, second: torch.Tensor) -> bool:
 def refused_by_eager(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether ATen's own check finds that a write to ``one`` would be half a write to ``other``.
 
-    It looks at tensors without gaps alone.
+    It looks at tensors without gaps alone.  Sizes that are symbols are taken for those of the example: a graph that
+    eager refuses then runs eagerly.
     """
     dense = is_dense(one.shape, one.stride()) and is_dense(other.shape, other.stride())
-    return dense and overlap(one, other) is Overlap.PARTIAL and _all_known(one, other)
+    if not dense or overlap(one, other) is not Overlap.PARTIAL:
+        return False
+    (start, end), (other_start, other_end) = map(_span, (one, other))
+    return max(start, other_start) < min(end, other_end)
 
 
-def _all_known(*tensors: torch.Tensor) -> bool:
-    return all(type(n) is int for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()))
+def _span(dense: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor without gaps begins and ends, in bytes of its storage."""
+    start = size_hint(dense.storage_offset(), 0)
+    count = math.prod(map(size_hint, dense.shape))
+    return start * dense.element_size(), (start + count) * dense.element_size()
 
 
 def _is_sum(target: int, terms: Sequence[tuple[int, int, int]], steps: list[int]) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import UnsupportedError
 from turret.plugins.joint.ops.overlap import Overlap, overlap
@@ -182,3 +183,26 @@ def test_writes_that_eager_refuses_are_refused(write):
         write(torch.zeros(4, 4))
     with pytest.raises(UnsupportedError, match="shares in part"):
         compiled(write, capture="call")(torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x[:-1].add_(x[1:]),
+    lambda x: x[1:].mul_(x[:-1]),
+    lambda x: x[:-1].copy_(x[1:]),
+])  # fmt: skip
+def test_writes_that_eager_refuses_are_refused_with_sizes_that_are_symbols(write):
+    ours = turret.compile(lambda x: (write(x), x.sin())[1], dynamic=True)
+    for size in (5, 8):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            ours(torch.zeros(size))
+
+
+def test_halves_of_any_size_are_added_in_one_graph():
+    def program(x):
+        half = x.shape[0] // 2
+        x[:half] += x[half : half * 2]
+        return x.sin()
+
+    ours = turret.compile(program, dynamic=True, options={"on_error": "raise"})
+    for size in (6, 9, 8):
+        torch.testing.assert_close(ours(torch.arange(float(size))), program(torch.arange(float(size))))

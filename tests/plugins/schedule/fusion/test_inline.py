@@ -112,3 +112,25 @@ def test_logits_are_not_stored_for_the_one_that_a_loss_picks(dynamic: bool) -> N
     torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits, target))
     (schedule,) = watch.made
     assert all(len(store.coords) < 2 or store.coords[1].is_constant for k in schedule.kernels for store in k.stores)
+
+
+HALF = (torch.float16, torch.bfloat16)
+AROUND = (
+    lambda x, half: x.to(half).float(),
+    lambda x, half: x - x.to(half).to(x.dtype),
+    lambda x, half: (x * 2).to(half).double(),
+    lambda x, half: x.to(half).float().sum(0),
+    lambda x, half: x.to(torch.float16).to(torch.bfloat16).float(),
+    lambda x, half: torch.where(x > 0, x.to(half), -x.to(half)).float() * x,
+    lambda x, half: (x.to(half), x.to(half).float()),
+    lambda x, half: x.to(half, copy=True).float().to(half).float() + 1,
+)
+
+
+@pytest.mark.parametrize("half", HALF)
+@pytest.mark.parametrize("program", AROUND)
+def test_a_rounding_that_the_program_asks_for_is_made(program, half):
+    """``x - x.half().float()`` is what the rounding loses, and what float16 does not hold becomes infinite."""
+    x = torch.tensor([[1e6, 1.0009765, -3e5], [3.0001, -0.1, 1e-9]])
+    found = turret.compile(lambda x: program(x, half), options={"on_error": "raise"})(x)
+    torch.testing.assert_close(found, program(x, half), rtol=0, atol=0, equal_nan=True)
