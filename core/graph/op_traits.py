@@ -104,6 +104,11 @@ def is_collective(target: Any) -> bool:
     return isinstance(target, OpOverload) and target.namespace in _COLLECTIVES
 
 
+def is_wait(target: Any) -> bool:
+    """Whether an op waits for a collective that was begun before."""
+    return is_collective(target) and target._schema.name.endswith("::wait_tensor")
+
+
 @functools.cache
 def _has_effect(target: Any) -> bool:
     if isinstance(target, OpOverload):

@@ -8,14 +8,16 @@ beforehand.  A plan that was scheduled with the option ``cudagraphs`` is cut at 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from turret.graph.externs import resolve_op
 from turret.graph.obstacles import why_not_recorded
+from turret.graph.op_traits import is_collective, is_wait
 from turret.hooks.devices import HOST, device_for
-from turret.plan import Call, Plan, Slot
+from turret.plan import Call, Plan, Slot, View
 from turret.plan.executor import refs
 
 
@@ -52,7 +54,28 @@ def _of_whole(plan: Plan, collectives: bool) -> tuple[str, ...]:
         if isinstance(step, Call):
             why = why_not_recorded(resolve_op(step.op), step.args, _index_dtypes(step, plan), collectives)
             obstacles += [f"{step.op} {why}"] if why else []
-    return tuple(dict.fromkeys(obstacles))
+    return tuple(dict.fromkeys([*obstacles, *_unpaired(plan)]))
+
+
+def _unpaired(plan: Plan) -> Iterator[str]:
+    """Collectives that are waited for elsewhere, and waits for those of elsewhere.
+
+    Whoever waits for a recorded one outside of its recording waits for none of its replays.
+    """
+    calls = [step for step in plan.steps if isinstance(step, Call) and is_collective(resolve_op(step.op))]
+    bases = {step.slot: step.base for step in plan.steps if isinstance(step, View)}
+    begun: list[int] = []
+    waited: set[int] = set()
+    for step in calls:
+        read = {bases.get(ref.slot, ref.slot) for ref in refs([*step.args, *step.kwargs.values()])}
+        if is_wait(resolve_op(step.op)):
+            waited |= read
+            if not read <= set(begun):
+                yield f"{step.op} waits for what was begun elsewhere"
+        else:
+            begun += [slot for slot in (*step.outputs, step.into) if slot is not None]
+    if not set(begun) <= waited:
+        yield "a collective is begun, which is waited for elsewhere"
 
 
 def _is_number(slot: Slot) -> bool:

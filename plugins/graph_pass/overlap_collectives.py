@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.graph.op_traits import is_collective, is_effectful, is_random_call, is_view, overload_of
+from turret.graph.op_traits import is_collective, is_effectful, is_random_call, is_view, is_wait
 from turret.hooks.context import CompileContext
 
 
@@ -26,16 +26,12 @@ def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
     return True
 
 
-def _is_wait(node: fx.Node) -> bool:
-    return is_collective(node.target) and overload_of(node)._schema.name.endswith("::wait_tensor")
-
-
 def _wait_late(order: list[fx.Node]) -> list[fx.Node]:
     """Waits, and views of what is waited for, right before the first call that reads them."""
     order = list(order)
     late: set[fx.Node] = set()
     for node in order:
-        if _is_wait(node) or (is_view(node) and not late.isdisjoint(node.all_input_nodes)):
+        if is_wait(node.target) or (is_view(node) and not late.isdisjoint(node.all_input_nodes)):
             late.add(node)
     for node in [n for n in reversed(order) if n in late]:
         place = {other: n for n, other in enumerate(order)}
@@ -51,7 +47,7 @@ def _start_early(order: list[fx.Node]) -> list[fx.Node]:
     """Collectives, and the views that they send, right behind what they are made of and the collective before."""
     order = list(order)
     before: fx.Node | None = None
-    for start in [n for n in order if is_collective(n.target) and not _is_wait(n)]:
+    for start in [n for n in order if is_collective(n.target) and not is_wait(n.target)]:
         for node in (*_views_behind(start), start):
             place = {other: n for n, other in enumerate(order)}
             here = place[node]

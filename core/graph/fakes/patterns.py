@@ -295,7 +295,10 @@ def _tensors(values: Any) -> list[Any]:
 
 def _surroundings(args: Sequence[Any]) -> tuple[Any, ...]:
     """What results depend on beside the arguments."""
-    device = next((t.fake_device.type for t in _tensors(args)), "cpu")
-    has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    autocast = torch.get_autocast_dtype(device) if has_autocast else None
+    kinds = {t.fake_device.type for t in _tensors(args)}
+    autocast = tuple(
+        (kind, torch.get_autocast_dtype(kind))
+        for kind in sorted(kinds)
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    )
     return torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
+from torch import distributed as dist
 
 from tests.core.plan.section_lab import Recording
 from turret.graph.obstacles import Obstacle
@@ -43,6 +44,22 @@ def test_an_index_is_no_obstacle_and_a_mask_is() -> None:
 
     assert capture_obstacles(indexed("int64")) == ()
     assert "mask" in capture_obstacles(indexed("bool"))[0]
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+def test_a_collective_is_recorded_with_the_wait_for_it_or_not_at_all() -> None:
+    slots = tuple(Slot(name, (4,), (1,), "float32", "cpu", "call") for name in "xyz")
+    begin = Call("_c10d_functional::all_reduce.default", (SlotRef(0), "sum", "0"), {}, (1,))
+    wait = Call("_c10d_functional::wait_tensor.default", (SlotRef(1),), {}, (2,))
+
+    def obstacles(*steps: Call) -> tuple[str, ...]:
+        given = Plan("p", "cpu", slots, (0,), steps, (SlotRef(0),))
+        assert all("cudagraph_collectives" in text for text in capture_obstacles(given)[: len(steps)])
+        return capture_obstacles(given, collectives=True)
+
+    assert obstacles(begin, wait) == ()
+    assert obstacles(begin) == ("a collective is begun, which is waited for elsewhere",)
+    assert obstacles(wait) == ("_c10d_functional::wait_tensor.default waits for what was begun elsewhere",)
 
 
 def test_tensors_of_other_devices_and_plans_for_those_that_do_not_record_are_named() -> None:
