@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from turret.errors import UnsupportedError
 from turret.graph.externs import op_name
 from turret.graph.gradient_hooks import has_hook
-from turret.graph.op_traits import is_view_op, storage_root
+from turret.graph.op_traits import is_view_op, storage_root, view_base
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST
 from turret.hooks.signature import (
@@ -295,17 +295,32 @@ class ForwardOutputs:
 
     def _viewed_input(self, value: torch.Tensor, source: int) -> int:
         """Which input autograd takes a view to be of, where several lie in its memory: one that it lies within."""
-        base = value._base
-        if base is None:
-            return source
+        base, storage = value._base, self.tracer.tracked(value).storage
         given = [(n, c) for n, c in enumerate(self.inputs.values) if isinstance(c, torch.Tensor)]
-        candidates = [n for n, c in given if base is c or base is c._base]
+        if base is None:  # detached: a view to nobody but its memory
+            candidates = [n for n, c in given if self.tracer.tracked(c).storage is storage]
+        else:
+            candidates = [n for n, c in given if base is c or base is c._base]
         if len(candidates) < 2:
             return (*candidates, source)[0]
+        origin = self._made_from(value, candidates)
+        if origin is not None:
+            return origin
         found = next((n for n in candidates if _lies_within(value, self.inputs.values[n])), None)
         if found is None:
             raise UnsupportedError(f"a view of memory of inputs {candidates}, which is not known to lie in one of them")
         return found
+
+    def _made_from(self, value: torch.Tensor, candidates: Sequence[int]) -> int | None:
+        """Which of some inputs the graph makes a view of; None where that is not to be seen.
+
+        How far inputs lie apart may be otherwise in the next call.
+        """
+        inputs = {self.tracer.node(self.inputs.values[n]): n for n in reversed(candidates)}
+        node: fx.Node | None = self.tracer.node(value)
+        while node is not None and node not in inputs:
+            node = view_base(node)
+        return None if node is None else inputs[node]
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]

@@ -106,3 +106,32 @@ def test_inputs_in_one_memory_may_lie_anywhere_in_it_whatever_runs_the_graph(nam
         )
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*memories)
+
+
+VIEWS: dict[str, Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]] = {
+    "detached whole": lambda x, part: [part * 2, x.detach()],
+    "detached part": lambda x, part: [x * 2, part.detach()],
+    "views of both": lambda x, part: [x[1:].detach(), part[:2].detach(), x.view(2, 6), part.view(4, 1)],
+    "views of a detached one": lambda x, part: [part + x.sum(), x.detach()[2:5], part.detach().view(2, 2)],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_view_lies_in_the_input_that_it_was_made_of_however_far_another_one_lies(
+    name: str, learns: bool, swapped: bool
+) -> None:
+    def program(first: torch.Tensor, second: torch.Tensor) -> list[torch.Tensor]:
+        return VIEWS[name](second, first) if swapped else VIEWS[name](first, second)
+
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    for begin, within in ((0, 0), (3, 2), (5, 8), (1, 1)):
+        memory = torch.arange(20.0).requires_grad_(learns) * 1
+        pair = memory[begin : begin + 12], memory[begin + within : begin + within + 4]
+        found, expected = (f(*(reversed(pair) if swapped else pair)) for f in (compiled, program))
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+            assert mine.storage_offset() == theirs.storage_offset()
+            shared = theirs.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+            assert (mine.data_ptr() == theirs.data_ptr()) == shared
