@@ -298,7 +298,8 @@ class ForwardOutputs:
         base, storage = value._base, self.tracer.tracked(value).storage
         given = [(n, c) for n, c in enumerate(self.inputs.values) if isinstance(c, torch.Tensor)]
         if base is None:  # detached: a view to nobody but its memory
-            candidates = [n for n, c in given if self.tracer.tracked(c).storage is storage]
+            tracked = [(n, self.tracer.tracked(c)) for n, c in given]
+            candidates = [n for n, t in tracked if t.storage is storage and not t.replaced]
         else:
             candidates = [n for n, c in given if base is c or base is c._base]
         if len(candidates) < 2:
