@@ -68,19 +68,9 @@ class FakeRunner:
             return self._fresh(func, args, kwargs)
         if recipe is not None:
             return self._make(recipe, args)
-        out = self._of_pattern(func, args, kwargs)
+        # The operands are the first in their layouts; others of their pattern may have been there.
+        out = self._patterns.run(func, args, kwargs, lambda: self._fresh(func, args, kwargs))
         self._known[key] = _recipe(out, args)
-        return out
-
-    def _of_pattern(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What a call gives whose operands are the first in their layouts; others of their pattern may have been."""
-        call = self._patterns.call(func, args, kwargs)
-        if call is None:
-            return self._fresh(func, args, kwargs)
-        out = call.known()
-        if out is NotImplemented:
-            out = self._fresh(func, args, kwargs)
-            call.note(out)
         return out
 
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ Each entry says what it corrects and up to which version; it may go when that ve
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -48,14 +49,9 @@ class CorrectedFakeTensorMode(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        call = self._patterns.call(func, args, kwargs or {}) if self.cache_enabled else None
-        if call is None:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
-        made = call.known()
-        if made is NotImplemented:
-            made = super().__torch_dispatch__(func, types, args, kwargs or {})
-            call.note(made)
-        return made
+        named = kwargs or {}
+        ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
+        return self._patterns.run(func, args, named, ask) if self.cache_enabled else ask()
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None

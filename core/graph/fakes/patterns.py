@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -44,11 +44,7 @@ class TensorPattern:
     def layout(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides for sizes by their numbers."""
         shape = tuple([sizes[number] for number in self.extents])
-        strides, step = [0] * len(shape), 1
-        for dim in reversed(self.order or range(len(shape))):
-            strides[dim] = step
-            step *= shape[dim]
-        return shape, tuple(strides)
+        return shape, _packed(shape, self.order or range(len(shape)))
 
 
 @attrs.frozen(slots=True)
@@ -126,6 +122,17 @@ class PatternMemo:
             (source, _), shape = operands[0], operands[1]
             self._known[key] = _Result(TensorPattern(shape, _ROW_MAJOR, source.dtype, source.device), views_first=True)
         return PatternCall(self, key, sizes, args)
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ask: Callable[[], Any]) -> Any:
+        """What an op gives, new for each call: as another call of the pattern did, or as ``ask`` says."""
+        call = self.call(func, args, kwargs)
+        if call is None:
+            return ask()
+        out = call.known()
+        if out is NotImplemented:
+            out = ask()
+            call.note(out)
+        return out
 
     def _of(self, sizes: _Sizes, values: Sequence[Any], shape_at: int) -> tuple[Any, ...]:
         """The pattern of arguments, of which the one at ``shape_at`` is a shape."""
