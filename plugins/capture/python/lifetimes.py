@@ -6,6 +6,8 @@ the variables of every frame that it went through.
 
 from __future__ import annotations
 
+import collections
+import functools
 import gc
 import types
 from collections.abc import Iterator
@@ -14,18 +16,38 @@ from turret.plugins.capture.python.bytecode import decode, waiting_at
 
 
 def has_observable_finalizer(value: object) -> bool:
-    """Whether a value is a generator whose end would be noticed: where it waits, or where one waits that it holds."""
+    """Whether a value is a generator whose end would be noticed, or holds one: as a container or an iterator does.
+
+    Objects of the program's classes, and its functions, are not looked into: they have many holders as a rule.
+    """
     seen: set[int] = set()
     waiting = [value]
     while waiting:
         found = waiting.pop()
-        if id(found) in seen or not isinstance(found, types.GeneratorType) or found.gi_frame is None:
+        if id(found) in seen or not (type(found) in _CONTAINERS or is_built_in_iterator(type(found))):
             continue
-        if _ends_visibly(found):
-            return True
+        if isinstance(found, types.GeneratorType):
+            if found.gi_frame is None:
+                continue
+            if _ends_visibly(found):
+                return True
         seen.add(id(found))
         waiting += _held_by(found)
     return False
+
+
+@functools.cache
+def is_built_in_iterator(kind: type) -> bool:
+    """Whether objects of a class are Python's own iterators, generators among them."""
+    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+
+
+_CONTAINERS = frozenset(
+    {
+        list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
+        functools.partial, types.MethodType, types.BuiltinMethodType, types.MethodWrapperType, types.CellType,
+    }
+)  # fmt: skip
 
 
 def _ends_visibly(generator: types.GeneratorType) -> bool:
@@ -42,12 +64,12 @@ def keeps_waiting(error: BaseException) -> bool:
     return any(has_observable_finalizer(value) for frame in _frames(error) for value in _held_by(frame))
 
 
-def _held_by(frame: types.FrameType | types.GeneratorType) -> Iterator[object]:
-    """What a generator, or a frame that has ended, holds.
+def _held_by(holder: object) -> Iterator[object]:
+    """What a generator, a container or a frame that has ended holds.
 
     Not through ``f_locals``, which would make the frame hold it twice.
     """
-    for value in gc.get_referents(frame):
+    for value in gc.get_referents(holder):
         if isinstance(value, types.CellType):
             yield from gc.get_referents(value)
         else:

@@ -25,6 +25,7 @@ from turret.plugins.capture.python.instructions import (
     has_keywords,
     name_of,
 )
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer, is_built_in_iterator
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
@@ -203,7 +204,7 @@ class _Break:
 def ends_visibly(value: Any) -> bool:
     """Whether letting go of a value runs code of the program: a generator that waits in a ``try`` is closed then."""
     if isinstance(value, Lazy):
-        return isinstance(value.object, types.GeneratorType)
+        return is_built_in_iterator(type(value.object)) or has_observable_finalizer(value.object)
     return isinstance(value, Generator) and not value.finished
 
 

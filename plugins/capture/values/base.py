@@ -26,6 +26,7 @@ from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer
 from turret.plugins.capture.python.signatures import takes
 from turret.torch_compat.fakes import FakeTensorMode
 
@@ -575,6 +576,15 @@ for _name in (
         return getattr(self.realize(), _name)(*args, **kwargs)
 
     setattr(Lazy, _name, _forward)
+
+
+def refuse_to_drop(changed: Value, held: Iterable[Value | None]) -> None:
+    """Refuse the first change of what existed before if it may let go of a value whose end runs the program's code.
+
+    Changes are replayed behind the graph, where that code would run too late.
+    """
+    if not changed.mutated and any(isinstance(v, Lazy) and has_observable_finalizer(v.object) for v in held):
+        raise Unsupported("a generator that is let go while it waits in a try or with block")
 
 
 class Unread(Lazy):

@@ -10,8 +10,7 @@ from typing import Any
 from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
-from turret.plugins.capture.python.lifetimes import has_observable_finalizer
-from turret.plugins.capture.values.base import Answer, Constant, Lazy, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop
 
 
 class Cell(Value):
@@ -27,8 +26,7 @@ class Cell(Value):
         return self.content
 
     def set(self, t: Tracer, value: Value | None) -> None:
-        if isinstance(self.content, Lazy) and has_observable_finalizer(self.content.object):
-            raise Unsupported("a generator that is let go while it waits in a try or with block")
+        refuse_to_drop(self, [self.content])
         t.effects.note(self)
         self.content = value
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from turret.frames.sources import ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, spelled
+from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop, spelled
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
 
@@ -53,6 +53,7 @@ class Dict(Value):
     def changed(self, t: Tracer) -> None:
         if self.kind is types.MappingProxyType:
             raise Unsupported("a change of a mappingproxy, which takes none")
+        refuse_to_drop(self, (v for _, v in self.items.values()))
         t.effects.note(self)
 
     def find(self, t: Tracer, key: Value) -> Value | None:

@@ -16,6 +16,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
     COMPARISON_NAMES,
@@ -183,6 +184,7 @@ class Instance(Value):
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
         if name in ("__class__", "__dict__"):
             raise Unsupported(f"setting {name} of {self.describe()}")
+        self.refuse_to_drop(name)
         t.effects.note(self)
         self.stores.pop(name, None) if self.stores.get(name) is DELETED else None
         self.stores[name] = value
@@ -214,11 +216,17 @@ class Instance(Value):
             raise t.raised(AttributeError, text)
         if self.source is not None and name not in self.stores and has_dict(self.object):
             t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
+        self.refuse_to_drop(name)
         t.effects.note(self)
         if self.object is None or not self.had(t, name):
             del self.stores[name]
         else:
             self.stores[name] = DELETED
+
+    def refuse_to_drop(self, name: str) -> None:
+        """Refuse to take an attribute away, or its value, if the end of that value runs the program's code."""
+        if self.object is not None and has_observable_finalizer(held_by(self.object).get(name)):
+            raise Unsupported("a generator that is let go while it waits in a try or with block")
 
     def had(self, t: Tracer, name: str) -> bool:
         """Whether the object itself has an attribute, before what is noted here is replayed."""
@@ -540,6 +548,7 @@ class InstanceDict(Value):
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         name = self.name_of(t, key)
+        self.instance.refuse_to_drop(name)
         t.effects.note(self.instance)
         self.instance.stores[name] = value
 

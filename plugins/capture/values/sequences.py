@@ -12,7 +12,16 @@ import torch
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import NotConstant
-from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Rebuilder, Tracer, Value, spelled
+from turret.plugins.capture.values.base import (
+    COMPARISONS,
+    Answer,
+    Constant,
+    Rebuilder,
+    Tracer,
+    Value,
+    refuse_to_drop,
+    spelled,
+)
 from turret.plugins.capture.values.iterators import SequenceIterator
 
 
@@ -242,6 +251,7 @@ class List(Sequence):
 
     def changed(self, t: Tracer) -> None:
         """To be called before any change."""
+        refuse_to_drop(self, self.items)
         t.effects.note(self)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:

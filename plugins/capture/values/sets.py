@@ -15,7 +15,7 @@ import attrs
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, DictView, is_among, view_items
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
@@ -134,6 +134,7 @@ class Set(Value):
         return self.kind(folded(v) for v in self.items.values())
 
     def changed(self, t: Tracer) -> None:
+        refuse_to_drop(self, self.items.values())
         t.effects.note(self)
 
     def iterate(self, t: Tracer) -> Value:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import functools
+import itertools
+import types
 
+import pytest
 import torch
 
 import turret
@@ -252,6 +256,84 @@ def test_generators_that_wait_when_their_frame_ends_are_closed_first_to_last():
         compiled(torch.ones(2), mine)
         program(torch.ones(2), theirs)
         assert mine == theirs == [2, "first", "second", "third"]
+
+
+def started(log):
+    generator = numbers(3, log)
+    next(generator)
+    return generator
+
+
+HOLDERS = {
+    "itself": started,
+    "islice": lambda log: itertools.islice(started(log), 3),
+    "map": lambda log: map(abs, started(log)),
+    "zip": lambda log: zip(started(log), [1, 2], strict=False),
+    "chain": lambda log: itertools.chain([1], started(log)),
+    "list": lambda log: [started(log)],
+    "dict": lambda log: {"a": (started(log),)},
+    "deque": lambda log: collections.deque([started(log)]),
+    "partial": lambda log: functools.partial(next, started(log)),
+    "method": lambda log: started(log).__next__,
+    "nested": lambda log: [iter([enumerate(started(log))])],
+}
+
+
+def unbound(x, log, make):
+    held = make(log)
+    turret.graph_break()
+    del held
+    log.append("behind")
+    return x + 1
+
+
+def bound_anew(x, log, make):
+    for _ in range(2):
+        held = make(log)
+        turret.graph_break()
+    log.append("behind")
+    return (x + 1, held)[0]
+
+
+def taken_from_attribute(x, log, make):
+    box = types.SimpleNamespace(held=make(log), own=Box())
+    box.own.held = box.held
+    box.held = None
+    turret.graph_break()
+    box.own.held = None
+    log.append("behind")
+    return x + 1
+
+
+def taken_from_list(x, log, make):
+    items = [make(log), 2]
+    turret.graph_break()
+    items.pop(0)
+    log.append("behind")
+    return x + 1
+
+
+def taken_from_dict(x, log, make):
+    items = {"held": make(log)}
+    turret.graph_break()
+    items.clear()
+    log.append("behind")
+    return x + 1
+
+
+class Box:
+    """Holds what a test gives it."""
+
+
+@pytest.mark.parametrize("way", [unbound, bound_anew, taken_from_attribute, taken_from_list, taken_from_dict])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_generator_is_closed_where_what_holds_it_is_let_go(holder, way):
+    mine, theirs = [], []
+    compiled = turret.compile(way, backend="eager", options={"cache": False})
+    for _ in range(2):
+        compiled(X, mine, HOLDERS[holder])
+        way(X, theirs, HOLDERS[holder])
+        assert mine == theirs
 
 
 @contextlib.contextmanager
