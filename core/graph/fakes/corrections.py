@@ -226,6 +226,16 @@ def _grouped_shape(left: Sequence[Any], right: Sequence[Any], offs: torch.Tensor
     return left[-2], right[-1]
 
 
+def _vector_norm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``linalg_vector_norm``: dimensions that it goes over are gone; up to torch 2.11 those of size 1 stay."""
+    made: torch.Tensor = run(args, kwargs)
+    given = dict(zip(("x", "ord", "dim", "keepdim"), args, strict=False)) | dict(kwargs)
+    x, dims = args[0], given.get("dim")
+    reduced = {d % max(x.dim(), 1) for d in dims} if dims else set(range(x.dim()))
+    left = [size for d, size in enumerate(x.shape) if d not in reduced]
+    return made if given.get("keepdim") or made.dim() == len(left) else made.new_empty(left)
+
+
 _OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
 
 _LIKE = (
@@ -240,6 +250,7 @@ _LIKE = (
 )
 
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
+    aten.linalg_vector_norm.default: _vector_norm,
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,
     aten.unique_consecutive.default: _counts,

@@ -159,3 +159,17 @@ def test_grouped_products_of_any_number_of_rows_break_no_graph() -> None:
     for rows in (8, 10):
         x = torch.randn(rows, 16)
         torch.testing.assert_close(run(x, w, ends)[:8], torch._grouped_mm(x, w, offs=ends)[:8] + 1)
+
+
+@pytest.mark.parametrize("order", [2.0, 1.0, 0.0, -1.0, 3.5, float("inf")])
+@pytest.mark.parametrize("dims", [-2, (0, 1), (-1,), None], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 1), (1, 1)], ids=str)
+def test_a_norm_over_dimensions_of_size_1_has_none_of_them(shape: tuple, dims: object, order: float) -> None:
+    def norm(x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x, order, dims)
+
+    x = torch.randn(shape)
+    with CorrectedFakeTensorMode() as mode:
+        made = norm(mode.from_tensor(x))
+    assert (made.shape, made.stride()) == (norm(x).shape, norm(x).stride())
+    torch.testing.assert_close(turret.compile(norm, options={"on_error": "raise", "cache": False})(x), norm(x))
