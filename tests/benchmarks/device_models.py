@@ -91,6 +91,148 @@ def llama(size: Size) -> Workload:
     return Workload(CausalLM(LlamaForCausalLM(config)), (ids,), (ids, ids), _itself)
 
 
+def opt(size: Size) -> Workload:
+    """With a vocabulary that is no multiple of 8, as many published ones are."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    size = _with_odd_vocabulary(size)
+    config = OPTConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        word_embed_proj_dim=size.hidden,
+        ffn_dim=4 * size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 64,
+        max_position_embeddings=size.length,
+        dropout=0.0,
+        pad_token_id=1,
+        bos_token_id=2,
+        eos_token_id=2,
+    )
+    ids = _ids(size)
+    return Workload(CausalLM(OPTForCausalLM(config)), (ids,), (ids, ids), _itself)
+
+
+def qwen3(size: Size) -> Workload:
+    """Heads of their own width, normed, and four queries a key."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    heads = max(size.hidden // 64, 1)
+    config = Qwen3Config(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=3 * size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(heads // 4, 1),
+        head_dim=128,
+        max_position_embeddings=size.length,
+    )
+    ids = _ids(size)
+    return Workload(CausalLM(Qwen3ForCausalLM(config)), (ids,), (ids, ids), _itself)
+
+
+def mixtral(size: Size) -> Workload:
+    """Eight experts, of which each token takes two."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    heads = max(size.hidden // 64, 1)
+    config = MixtralConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=2 * size.hidden,
+        num_hidden_layers=max(size.layers // 2, 1),
+        num_attention_heads=heads,
+        num_key_value_heads=max(heads // 4, 1),
+        max_position_embeddings=size.length,
+        num_local_experts=8,
+        sliding_window=None,
+    )
+    ids = _ids(size)
+    return Workload(CausalLM(MixtralForCausalLM(config)), (ids,), (ids, ids), _itself)
+
+
+def bart(size: Size) -> Workload:
+    """With a vocabulary that is no multiple of 8, as the published one is."""
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    size = _with_odd_vocabulary(size)
+    half = max(size.layers // 2, 1)
+    heads = size.hidden // 64
+    config = BartConfig(
+        vocab_size=size.vocabulary,
+        d_model=size.hidden,
+        encoder_layers=half,
+        decoder_layers=half,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=4 * size.hidden,
+        decoder_ffn_dim=4 * size.hidden,
+        max_position_embeddings=size.length,
+        dropout=0.0,
+    )
+    ids, decoder_ids, labels = _ids(size), _ids(size), _ids(size)
+    inputs = ids, decoder_ids
+    return Workload(models.Seq2SeqLM(BartForConditionalGeneration(config)), inputs, (*inputs, labels), _itself)
+
+
+def whisper(size: Size) -> Workload:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    half = max(size.layers // 2, 1)
+    heads = size.hidden // 64
+    config = WhisperConfig(
+        vocab_size=size.vocabulary,
+        d_model=size.hidden,
+        encoder_layers=half,
+        decoder_layers=half,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=4 * size.hidden,
+        decoder_ffn_dim=4 * size.hidden,
+        max_source_positions=2 * size.length,
+        max_target_positions=size.length,
+        dropout=0.0,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        decoder_start_token_id=1,
+    )
+    inputs = torch.randn(size.batch, config.num_mel_bins, 4 * size.length), _ids(size)
+    module = models.SpeechLM(WhisperForConditionalGeneration(config))
+    return Workload(module, inputs, (*inputs, _ids(size)), _itself)
+
+
+def swin(size: Size) -> Workload:
+    from transformers import SwinConfig, SwinForImageClassification
+
+    config = SwinConfig(
+        image_size=size.pixels,
+        depths=[2, 2, 6, 2] if size.pixels > 64 else [2, 2],
+        num_heads=[3, 6, 12, 24] if size.pixels > 64 else [3, 6],
+        window_size=7 if size.pixels > 64 else 4,
+        drop_path_rate=0.0,
+        num_labels=1000,
+    )
+    return _images(models.FirstOutput(SwinForImageClassification(config)), size)
+
+
+def efficientnet(size: Size) -> Workload:
+    """EfficientNet-B0, without the noise that training adds."""
+    from transformers import EfficientNetConfig, EfficientNetForImageClassification
+
+    config = EfficientNetConfig(
+        image_size=size.pixels,
+        width_coefficient=1.0,
+        depth_coefficient=1.0,
+        hidden_dim=1280,
+        num_labels=1000,
+        dropout_rate=0.0,
+        drop_connect_rate=0.0,
+    )
+    return _images(models.FirstOutput(EfficientNetForImageClassification(config)), size)
+
+
 def resnet50(size: Size) -> Workload:
     return _images(models.ResNet((3, 4, 6, 3), bottleneck=True, classes=1000), size)
 
@@ -157,6 +299,10 @@ def layer_norm(size: Size) -> Workload:
     return Workload(models.LayerNormBlock(size.columns), (x, residual), (x, residual), _mean_square)
 
 
+def _with_odd_vocabulary(size: Size) -> Size:
+    return attrs.evolve(size, vocabulary=size.vocabulary - 7)
+
+
 def _ids(size: Size) -> Tensor:
     return torch.randint(0, size.vocabulary, (size.batch, size.length))
 
@@ -170,6 +316,13 @@ MODELS: dict[str, Callable[[Size], Workload]] = {
     "bert": bert,
     "gpt2": gpt2,
     "llama": llama,
+    "opt": opt,
+    "qwen3": qwen3,
+    "mixtral": mixtral,
+    "bart": bart,
+    "whisper": whisper,
+    "swin": swin,
+    "efficientnet": efficientnet,
     "resnet50": resnet50,
     "convnext_tiny": convnext_tiny,
     "vit_base": vit_base,

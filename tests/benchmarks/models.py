@@ -85,6 +85,21 @@ class Seq2SeqLM(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+class SpeechLM(nn.Module):
+    """Logits of a model from spectrograms to text, or its loss when labels are given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, spectrograms: Tensor, ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        named = {"input_features": spectrograms, "decoder_input_ids": ids, "use_cache": False, "return_dict": False}
+        logits = self.model(**named)[0]
+        if labels is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
 class FirstOutput(nn.Module):
     """A transformers model called with one positional tensor, returning its first output."""
 

@@ -36,8 +36,12 @@ def from_local(
         raise Unsupported("DTensor.from_local with run_check=True", "leave run_check out, or check outside")
     given = t.constant_of(placements)
     named = {"shape": shape, "stride": stride, "grad_placements": grad_placements}
+    known = {name: t.constant_of(value) for name, value in named.items()}
+    # Left out where nobody named it: older versions of torch have no grad_placements.
     target = FromLocal(
-        mesh, None if given is None else tuple(given), {name: t.constant_of(value) for name, value in named.items()}
+        mesh,
+        None if given is None else tuple(given),
+        {name: value for name, value in known.items() if value is not None},
     )
     t.recorder.distributed = True
     return t.recorder.call_region(target, [local.node])
