@@ -24,7 +24,7 @@ def has_observable_finalizer(value: object) -> bool:
     waiting = [value]
     while waiting:
         found = waiting.pop()
-        if id(found) in seen or not (type(found) in _CONTAINERS or is_built_in_iterator(type(found))):
+        if id(found) in seen or not (_is_container(type(found)) or is_built_in_iterator(type(found))):
             continue
         if isinstance(found, types.GeneratorType):
             if found.gi_frame is None:
@@ -36,10 +36,14 @@ def has_observable_finalizer(value: object) -> bool:
     return False
 
 
-@functools.cache
 def is_built_in_iterator(kind: type) -> bool:
     """Whether objects of a class are Python's own iterators, generators among them."""
-    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+    # A metaclass of the program's is not asked: it may run code, and its classes need not be hashable.
+    return type(kind) is type and kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+
+
+def _is_container(kind: type) -> bool:
+    return type(kind) is type and kind in _CONTAINERS
 
 
 _CONTAINERS = frozenset(

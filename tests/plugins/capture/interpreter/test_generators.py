@@ -13,6 +13,7 @@ import torch
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, check
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -334,6 +335,17 @@ def test_a_generator_is_closed_where_what_holds_it_is_let_go(holder, way):
         compiled(X, mine, HOLDERS[holder])
         way(X, theirs, HOLDERS[holder])
         assert mine == theirs
+
+
+class Unhashable(type):
+    """A metaclass whose classes cannot be hashed."""
+
+    __hash__ = None
+
+
+def test_what_has_a_class_that_cannot_be_hashed_is_looked_at_without_hashing_it():
+    assert not has_observable_finalizer(Unhashable("Plain", (), {})())
+    assert not has_observable_finalizer([Unhashable("Plain", (), {})()])
 
 
 @contextlib.contextmanager
