@@ -98,13 +98,16 @@ def _texts(sizes: Iterable[Any]) -> tuple[SizeText, ...]:
 
 
 def _sizes_by_name(module: fx.GraphModule) -> dict[str, Any]:
-    """The symbols of a trace that its inputs are, or have as sizes or strides."""
+    """The symbols of a trace that its inputs are, or have as sizes or strides.
+
+    By the names that they were given: one that a guard has since made a number no longer has it in its expression.
+    """
     found: dict[str, Any] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for number in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
-            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
-                found.setdefault(number.node.expr.name, number)
+            if isinstance(number, torch.SymInt) and number.node._expr.is_Symbol:
+                found.setdefault(number.node._expr.name, number)
     return found
 
 

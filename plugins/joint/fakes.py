@@ -176,6 +176,8 @@ def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[in
     if not dims:
         return _rolled_on_cpu(value.reshape(-1), shifts, (0,)).view(value.shape)
     for shift, dim in zip(shifts, dims, strict=True):
+        if value.shape[dim] == 0:
+            continue
         start = -shift % value.shape[dim]
         pieces = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
         value = torch.cat(pieces, dim)

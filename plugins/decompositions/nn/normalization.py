@@ -11,6 +11,7 @@ from math import prod
 import torch
 
 from turret.graph.dtypes import compute_dtype
+from turret.graph.op_traits import size_hint
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import contiguous, convert, decomposes, widen
 
@@ -18,8 +19,8 @@ aten = torch.ops.aten
 
 
 def _is_empty(x: torch.Tensor) -> bool:
-    """Known to have no elements; a dynamic size is taken as not empty, as torch's size oblivious checks do."""
-    return any(isinstance(size, int) and size == 0 for size in x.shape)
+    """Whether it has no elements now, which becomes a guard; sizes that depend on data are taken as not empty."""
+    return any(size_hint(size, 1) == 0 and bool(size == 0) for size in x.shape)
 
 
 @decomposes("_softmax")

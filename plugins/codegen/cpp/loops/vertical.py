@@ -68,7 +68,7 @@ class Vertical(RowEmitter):
         row = product(v.extent for v in self.nest.inner)
         if isinstance(row, int) and self.several_loops:
             # Later phases should find the block's rows near, and what is kept of them must fit.
-            lane_bytes = row * max(4, sum(ctype(e.dtype).register_bytes for e in self.kept_from))
+            lane_bytes = max(row, 1) * max(4, sum(ctype(e.dtype).register_bytes for e in self.kept_from))
             step = min(step, max(2 * LEAST_BLOCK, NEAR_BYTES // lane_bytes // LEAST_BLOCK * LEAST_BLOCK))
             step = max(LEAST_BLOCK, min(step, SCRATCH_BYTES // lane_bytes // LEAST_BLOCK * LEAST_BLOCK))
         if isinstance(extent, int) and extent <= step:

@@ -1,0 +1,70 @@
+"""Sizes that are 0 in some calls and not in others, be they a symbol or an expression of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import turret
+from tests.plugins.capture.capture_lab import outcome
+
+OPS = {
+    "softmax": lambda y: F.softmax(y, 0),
+    "log_softmax": lambda y: F.log_softmax(y, 0),
+    "layer_norm": lambda y: F.layer_norm(y, (2,)),
+    "roll": lambda y: y.roll(3, 0),
+    "var": lambda y: y.var(0),
+    "sum": lambda y: y.sum(0),
+    "cumsum": lambda y: y.cumsum(0),
+    "sort": lambda y: y.sort(0)[0],
+    "stack": lambda y: torch.stack((y, y)),
+    "mm": lambda y: y.T @ y,
+    "outer": lambda y: torch.outer(y[:, 0], y[:, 0]),
+    "reshape": lambda y: y.reshape(2, -1),
+    "diag": lambda y: torch.diag(y[:, 0]),
+    "amax": lambda y: y.amax(0),
+}
+MAKERS = {
+    "expression": (lambda x, n: x.new_full((abs(n) % 3, 2), float(n)) * x[:2], (2, -3, 4, -6, 5)),
+    "slice": (lambda x, n: torch.stack((x[:n], x[:n]), 1), (2, 3, 0, 4, 1, 0)),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:var")
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("op", OPS)
+def test_ops_on_them_are_compiled_and_equal_eagers(op, make):
+    def program(x, n):
+        return OPS[op](MAKERS[make][0](x, n))
+
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    for n in MAKERS[make][1]:
+        x = torch.tensor([0.5, 1.0, 2.0, 3.0])
+        how, found = outcome(compiled, (x, n), {})
+        expected_how, expected = outcome(program, (x, n), {})
+        assert how == expected_how, (n, found)
+        if how == "raised":
+            assert type(found) is type(expected)
+        else:
+            assert found.shape == expected.shape and found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_a_result_has_strides_of_a_size_that_a_guard_made_a_number():
+    """``view`` is guarded on ``n == 4``, after the strides of the result were written down with ``n``."""
+
+    def program(x, n):
+        y = torch.stack((x[:n], x[:n]), 1)
+        return torch.outer(y[:, 0], y[:, 0])
+
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    x = torch.tensor([0.5, 1.0, 2.0, 3.0])
+    for n in (2, 3, 0, 4, 1):
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+
+
+def test_the_variance_of_nothing_is_compiled():
+    compiled = turret.compile(lambda x: x.var(0), options={"on_error": "raise", "cache": False})
+    torch.testing.assert_close(compiled(torch.ones(0, 2)), torch.full((2,), torch.nan), equal_nan=True)
