@@ -29,6 +29,17 @@ set_autograd_compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler
 """What compiles backwards in torch's compiled autograd, and whether for sizes that change; gives what was before."""
 
 
+def is_known_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf; not one is a view whose history autograd cannot make again, and says so by raising.
+
+    Views are such after writes that autograd forbids, or where their base has got another shape since.
+    """
+    try:
+        return tensor.is_leaf
+    except (RuntimeError, IndexError):
+        return False
+
+
 def forward_ad_level() -> int:
     """The level of forward-mode AD in which this thread is; -1 outside of any."""
     return forward_ad._current_level

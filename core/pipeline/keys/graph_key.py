@@ -29,6 +29,7 @@ from turret.pipeline.keys.code_fingerprint import fingerprint
 from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
+from turret.torch_compat.autograd import is_known_leaf
 from turret.torch_compat.modes import attention_enabled, fills_uninitialized_memory
 from turret.torch_compat.operators.native_functions import nn_c
 
@@ -148,7 +149,7 @@ def _inputs(captured: CapturedGraph) -> list[str]:
             storage = storages.setdefault(value.untyped_storage()._cdata, len(storages))
             lines.append(
                 f"{value.dtype} {value.device} {list(value.shape)} {list(value.stride())} {value.storage_offset()} "
-                f"{value.requires_grad} {value.is_leaf} {value.is_conj()} {value.is_neg()} storage {storage}"
+                f"{value.requires_grad} {is_known_leaf(value)} {value.is_conj()} {value.is_neg()} storage {storage}"
             )
         elif isinstance(value, (int, float, bool, torch.SymInt)):
             lines.append(f"{type(value).__name__} {value}")

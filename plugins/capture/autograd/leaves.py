@@ -17,6 +17,7 @@ from turret.frames.sources import BoundSource, CallSource
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
 from turret.plugins.capture.values.base import Tracer
+from turret.torch_compat.autograd import is_known_leaf
 from turret.torch_compat.trees import pytree
 
 
@@ -70,11 +71,7 @@ def _is_leaf(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return False
-    try:
-        is_leaf = value.is_leaf
-    except RuntimeError:  # a view that was changed where autograd forbids it has no history
-        return False
-    return is_leaf and node.target != "requires_grad_"  # which gives the same tensor once more
+    return is_known_leaf(value) and node.target != "requires_grad_"  # which gives the same tensor once more
 
 
 class _Found:

@@ -223,6 +223,7 @@ class GraphRecorder:
         ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
         """
         _check_input(real)
+        self._check_base(real)
         held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))
         if static and not held:
@@ -241,6 +242,17 @@ class GraphRecorder:
         value = Tensor(node, fake, source, real)
         self.by_fake[id(fake)] = value
         return value
+
+    def _check_base(self, real: torch.Tensor) -> None:
+        """Refuse a view that is first read after a write gave its base another history than it came with."""
+        base = real._base
+        if base is None:
+            return
+        for known in self.inputs:
+            if isinstance(known.real, torch.Tensor) and (known.real is base or known.real._base is base):
+                fake = known.example if known.real is base else known.example._base
+                if fake is not None and fake.requires_grad != base.requires_grad:
+                    raise Unsupported("a view, first read after a write to its base that has a gradient")
 
     def of_torchs_class(self, real: torch.Tensor) -> torch.Tensor:
         """A tensor, or one of a class that torch itself makes fakes of, in the memory of one of a program's class."""

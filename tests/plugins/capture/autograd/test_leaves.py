@@ -170,3 +170,20 @@ def test_the_flag_of_what_is_no_leaf_is_not_set(wanted: bool):
     expected, eagers = program(x)
     assert message == eagers
     torch.testing.assert_close(found, expected)
+
+
+def test_a_tensor_of_which_views_were_made_is_reshaped_in_place():
+    def program(x):
+        y = torch.sin(x).unsqueeze(-1)
+        y.mul_(2)
+        y.t_()
+        column = y[:, 5]
+        product = y * 3
+        y.unsqueeze_(0)
+        return product.sum(), column.detach()
+
+    x = torch.linspace(-1, 1, 16).requires_grad_()
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    found, expected = compiled(x), program(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found[0], x), torch.autograd.grad(expected[0], x))

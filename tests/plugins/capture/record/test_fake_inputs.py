@@ -54,3 +54,55 @@ def test_a_tensor_of_zeros_without_memory_is_left_to_python():
     compiled = turret.compile(program, options={"cache": False})
     for x in (torch.ones(4), torch._efficientzerotensor((4,)), torch.ones(4)):
         torch.testing.assert_close(compiled(x), program(x))
+
+
+def _row_and_rows():
+    memory = torch.arange(16.0).view(4, 4)
+    return memory[1], memory[:2]
+
+
+def _row_and_base():
+    memory = torch.arange(16.0).view(4, 4)
+    return memory[1], memory
+
+
+@pytest.mark.filterwarnings("ignore:nothing of")
+@pytest.mark.parametrize("make", [_row_and_rows, _row_and_base])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda row, rows, x: (row.copy_(x[0]), rows * 2),
+        lambda row, rows, x: (rows.copy_(x[: rows.shape[0]]), row * 2),
+        lambda row, rows, x: (rows.copy_(x[: rows.shape[0]]).sin(), row.exp(), row * x),
+        lambda row, rows, x: (rows.mul_(2), row * x[0]),
+    ],
+)
+def test_a_view_that_is_first_read_after_a_write_to_its_base_has_the_gradients_of_the_write(make, program):
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    found = []
+    for function in (compiled, program):
+        x = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+        row, rows = make()
+        results = function(row, rows, x)
+        (gradient,) = torch.autograd.grad(sum(r.sum() for r in results), x)
+        found.append((*(r.detach() for r in results), row.detach(), rows.detach(), gradient))
+        found[-1] += (row.requires_grad, rows.requires_grad)
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.transpose(0, -1).add_(1)])
+def test_a_strided_view_with_a_gradient_is_written_to_where_none_is_recorded(write, mode):
+    def program(x):
+        write(x)
+        return x * 2
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    found = []
+    for function in (compiled, program):
+        leaf = torch.arange(24.0).requires_grad_()
+        x = leaf.clone().as_strided((2, 3, 4), (12, 4, 1))
+        with mode():
+            result = function(x)
+        found.append((result, x.detach(), *torch.autograd.grad(x.sum(), leaf)))
+    torch.testing.assert_close(found[0], found[1])
