@@ -278,9 +278,24 @@ def plugin_at_fault(hooks: Any, error: BaseException) -> str:
     found, traceback = "", error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        named = codes.get(frame.f_code) or claimant(frame.f_locals.get("self"))
+        named = codes.get(frame.f_code) or claimant(_receiver(frame))
         found = named or _builtin_of(frame.f_code.co_filename) or found
         traceback = traceback.tb_next
+    return found
+
+
+def _receiver(frame: types.FrameType) -> Any:
+    """The ``self`` of a frame, or None.
+
+    Up to Python 3.12 what ``f_locals`` gives is a copy that the frame keeps: of one that handles an error, with it, so
+    that both, and all that the frames of the error hold, would live until the next collection of cycles.
+    """
+    if "self" not in frame.f_code.co_varnames:
+        return None
+    shown = frame.f_locals
+    found = shown.get("self")
+    if isinstance(shown, dict):
+        shown.clear()
     return found
 
 

@@ -71,11 +71,21 @@ def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed
         aliases = alias_relations(inputs.args, leaves)
         gradients = seeded_backward(result, inputs, backward)
     except Exception as error:
-        # Up to torch 2.11 a checkpoint whose function raised packs what others save for as long as its frame lives.
-        return Observation(error=error.with_traceback(None))
+        return Observation(error=_without_frames(error))
     facts = tuple(None if g is None else TensorFacts.of(g) for g in gradients)
     live = tuple((v, v.detach().to(HOST, copy=True)) if isinstance(v, Tensor) else None for v in leaves)
     return Observation(outputs, structure, after, facts, aliases, None, live)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error, and those that it came of, without their frames.
+
+    Up to torch 2.11 a checkpoint whose function raised packs what others save for as long as its frame lives.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link = link.with_traceback(None).__context__
+    return error
 
 
 def _facts(value: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
+import weakref
 
 import attrs
 import pytest
@@ -164,3 +166,27 @@ def test_products_are_frozen():
                 joint.name = "mine"
 
     turret.compile(torch.sin, plugins=[Look()])(torch.ones(2))
+
+
+def test_the_frames_of_a_failed_compilation_end_with_it():
+    class Kept:
+        pass
+
+    def call(compiled, x):
+        kept = Kept()
+        try:
+            compiled(x, -1)
+        except RuntimeError:
+            return weakref.ref(kept)
+
+    options = {"on_error": "fallback"}
+    compiled = turret.compile(lambda x, n: torch.slice_scatter(x, x.narrow(0, 0, 1), 0, n, n + 1), options=options)
+    x = torch.rand(1, 7)
+    compiled(x, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.warns(turret.TurretWarning, match="eager refuses"):
+            assert call(compiled, x)() is None
+    finally:
+        gc.enable()
