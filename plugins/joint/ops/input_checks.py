@@ -124,6 +124,13 @@ def _has_elements(given: Given) -> None:
         raise UnsupportedError("a pixel shuffle of a tensor without elements")
 
 
+def _has_a_largest(given: Given) -> None:
+    """The largest, smallest, middle or most frequent one is chosen among elements."""
+    sizes = given["self"].shape
+    chosen = sizes if given.get("dim") is None or not sizes else (sizes[given["dim"]],)
+    require(not is_empty(chosen), lambda: f"{tuple(sizes)} has no elements to choose from")
+
+
 def _have_elements(given: Given) -> None:
     """Dimensions that are indexed have elements, or no index asks for one."""
     chosen = [(i, n) for i, n in zip(given["indices"], given["self"].shape, strict=False) if i is not None]
@@ -329,6 +336,15 @@ _PUT = (_one_dtype("self", "source"), _LONG)
 _COPIED = (*_PUT, _copies_fit)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit, _alpha_fits)
 
+_CHOOSING = (
+    aten.max.default,
+    aten.min.default,
+    aten.max.dim,
+    aten.min.dim,
+    aten.median.dim,
+    aten.nanmedian.dim,
+    aten.mode.default,
+)
 _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.slice_scatter.default: (_lies_apart, _fills(_slice)),
     aten.select_scatter.default: (_lies_apart, _fills(_element)),
@@ -373,6 +389,7 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
     aten.argmin.default: (_not_bool("self"),),
+    **dict.fromkeys(_CHOOSING, (_has_a_largest,)),
     aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *HALF),),
     aten.avg_pool3d.default: (_on_cpu(*HALF),),
     aten.bmm.default: _NO_BOOLS,

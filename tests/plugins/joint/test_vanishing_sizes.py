@@ -68,3 +68,26 @@ def test_a_result_has_strides_of_a_size_that_a_guard_made_a_number():
 def test_the_variance_of_nothing_is_compiled():
     compiled = turret.compile(lambda x: x.var(0), options={"on_error": "raise", "cache": False})
     torch.testing.assert_close(compiled(torch.ones(0, 2)), torch.full((2,), torch.nan), equal_nan=True)
+
+
+CHOICES = {
+    "max": lambda y: y.max(),
+    "min": lambda y: y.min(),
+    "mode": lambda y: y.mode(0),
+    "median": lambda y: y.median(0),
+    "max of a dimension": lambda y: y.max(0),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_what_is_chosen_from_nothing_raises_eagers_error(choice):
+    def program(x, n):
+        return x + 1, CHOICES[choice](x[n : n + 1])
+
+    compiled = turret.compile(program)
+    for size, n in ((11, -8), (22, -7), (5, 2)):
+        x = torch.arange(float(size))
+        torch.testing.assert_close(tuple(compiled(x, n)), tuple(program(x, n)))
+    with pytest.warns(turret.TurretWarning, match="eager refuses this call"):
+        kind, error = outcome(compiled, (torch.zeros(1), -9), {})
+    assert (kind, str(error)) == ("raised", str(outcome(program, (torch.zeros(1), -9), {})[1]))
