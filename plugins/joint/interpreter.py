@@ -17,6 +17,7 @@ from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.dispatch import pop_function_mode
 from turret.torch_compat.operators.ops import HigherOrderOperator
+from turret.torch_compat.trees import pytree
 
 aten = torch.ops.aten
 
@@ -69,7 +70,11 @@ class CapturedRun:
                 continue
             recorder.enter_call(node, outer)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = self._call(module, node, args, dict(kwargs))
+            if _changes_view(node, args, inputs):
+                _replace(values, args[0], getattr(args[0], str(node.target)[:-1])(*args[1:], **kwargs))
+                values[node] = values[node.args[0]]
+            else:
+                values[node] = self._call(module, node, args, dict(kwargs))
             if replays is not None:
                 replays.leave(position, values)
             for done in last_user.get(node, ()):
@@ -124,6 +129,30 @@ class CapturedRun:
         return self._run(
             module, _positional(module, args, kwargs or {}), {**self.tracer.recorder.provenance, **(tags or {})}
         )
+
+
+_LAYOUT_CHANGES = frozenset(("as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))
+"""Methods that change a tensor's layout in place, each the name of a view's method and an underscore."""
+
+
+def _changes_view(node: fx.Node, args: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Whether a call changes the layout of a view that the module made.
+
+    Autograd goes through views of fake tensors by making them again, and does not know of such a change: gradients of
+    what is written to the view later would be those of other elements.  A new view in its place has all steps.
+    """
+    if node.op != "call_method" or node.target not in _LAYOUT_CHANGES:
+        return False
+    return args[0]._base is not None and not any(args[0] is value for value in inputs)
+
+
+def _replace(values: dict[fx.Node, Any], old: torch.Tensor, new: torch.Tensor) -> None:
+    """Let all that was one tensor be another."""
+    for node, value in values.items():
+        if value is old:
+            values[node] = new
+        elif isinstance(value, (list, tuple)) and any(part is old for part in value):
+            values[node] = pytree.tree_map(lambda part: new if part is old else part, value)
 
 
 def _last_users(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -27,7 +27,8 @@ class Storage:
     """One storage: the node of its current value, the number of writes, and the input it came in with.
 
     ``base`` is None for memory that several inputs share until somebody writes to it.  ``tensor`` is the
-    fake tensor of the base.  ``restrided``: ``as_strided`` was called on a view, and shows memory outside of it.
+    fake tensor of the base.  ``restrided``: views of it show other memory than making them again would: ``as_strided``
+    was called on a view and shows memory outside of it, or a view changed its layout in place.
     """
 
     __slots__ = ("base", "group", "input", "restrided", "tensor", "version")

@@ -40,6 +40,7 @@ from turret.torch_compat.dispatch import (
     DisablePythonDispatcher,
     DispatchKey,
     TorchDispatchMode,
+    enable_python_dispatcher,
     has_kernel_for,
     no_dispatch,
 )
@@ -329,7 +330,7 @@ class JointTracer(TorchDispatchMode):
 
     def _value_on_nodes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         args, kwargs = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
-        with torch.no_grad():
+        with torch.no_grad(), enable_python_dispatcher():  # operands of known sizes may meet symbolic numbers
             return func(*args, **kwargs)
 
     def track_results(self, node: fx.Node, out: Any, value: Any) -> None:
@@ -501,7 +502,9 @@ class JointTracer(TorchDispatchMode):
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
             return
         if any(found is not None and found.storage.restrided for found in map(self.known, tensors)):
-            raise UnsupportedError("a write, with gradients, to memory of which as_strided of a view shows more")
+            raise UnsupportedError(
+                "a write, with gradients, to memory of which as_strided of a view shows more, or a view changed layout"
+            )
 
     def _write_in_sequence(
         self, func: Any, form: str, args: tuple, kwargs: dict[str, Any], tensors: list[TensorArgument]
@@ -608,6 +611,8 @@ class JointTracer(TorchDispatchMode):
         self.remember(before)
         if tracked.storage.tensor is target:
             tracked.storage.tensor = before.tensor
+        if target._base is not None:
+            tracked.storage.restrided = True
         if target.requires_grad:
             for other in self._tracked.values():
                 other.stale = other.stale or (other.tensor._base is target and other.tensor.requires_grad)
