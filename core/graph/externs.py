@@ -121,7 +121,7 @@ _SOMETIMES_ALIAS = frozenset(
 )
 
 
-_TRUSTED = ("aten::", "prims::", "rngprims::", "turret::")
+_TRUSTED = ("aten::", "prims::", "rngprims::", "turret::", "mkldnn::_linear_pointwise.")
 
 
 def is_trusted(name: str) -> bool:

@@ -102,6 +102,8 @@ class ProductCosts:
     ``attention``: that of few queries; None where it stays a call.
     ``misaligned``: how many times slower a library's arithmetic is where rows of an operand or of the result begin at
     no multiple of 16 bytes.
+    ``onednn`` and ``large_library``: products of at least 2 ** 24 multiply-adds in float32 as calls of oneDNN, and as
+    those of BLAS beside it; None where they stay what they are.
     """
 
     library: ProductTime
@@ -115,6 +117,8 @@ class ProductCosts:
     grouped_library: ProductTime | None = None
     misaligned: float = 1.0
     attention: AttentionCosts | None = None
+    onednn: ProductTime | None = None
+    large_library: ProductTime | None = None
 
 
 @attrs.frozen(eq=False)

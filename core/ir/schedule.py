@@ -134,10 +134,11 @@ class FusionDecision:
         return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
 
 
-ProductForm = Literal["library", "padded", "rows", "tiles", "split", "loops"]
+ProductForm = Literal["library", "padded", "rows", "tiles", "split", "loops", "onednn"]
 """How a matrix product is computed: by a call of the device's library; by a call on operands padded with zeros to sizes
 that the library is fast for; as rows, where one operand is a vector, each element a sum along a row; in tiles, by
-matrix instructions; in loops like any other reduction's, where the library's call costs more than the arithmetic.
+matrix instructions; in loops like any other reduction's, where the library's call costs more than the arithmetic; by a
+call of oneDNN in place of BLAS's.
 Attention: by a call, or split over the keys, the parts of which are put together by loops."""
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Callable
 
+import attrs
 import torch
 
 from turret.graph.dtypes import HALF
@@ -25,7 +26,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan
 from turret.plan.launch.functions import NativeFunctions
 from turret.storage.artifact_cache import Store
-from turret.storage.environment import processor
+from turret.storage.environment import processor, processor_vendor
 from turret.torch_compat.native import empty_strided_of
 
 _TYPE = "cpu"
@@ -40,6 +41,17 @@ _PRODUCTS = ProductCosts(
 (``tests/benchmarks/small_products.py``), of loops to the slow ones: a call takes 0.6 us more than loops over 2 x 2, and
 1.1 to 1.4 us over what memory takes for 4096 multiply-adds, loops 0.1 to 0.9 us.  Calls in half types are slower than
 that (4 us for 16 x 16 x 16)."""
+
+
+_ZEN_PRODUCTS = attrs.evolve(
+    _PRODUCTS,
+    large_library=ProductTime(2.0, 1e5, 9.7e4),
+    onednn=ProductTime(14.0, 1e5, 1.05e5),
+)
+"""The same with products of 2 ** 24 multiply-adds and more, which MKL computes at 84 to 101 operations a nanosecond on
+that core and oneDNN at 98 to 110: by weights of 256 to 1024 rows and columns oneDNN takes 3 to 9 % less time in the
+forward and 7 to 11 % less in the gradient of the rows, for a vocabulary of 4096 15 % less (torch 2.13, each call timed
+beside ``addmm`` or ``mm`` in turns); it takes 12 us more to begin (64 x 256 x 256: 10 % more)."""
 
 
 class Cpu(Device):
@@ -57,7 +69,7 @@ class Cpu(Device):
         return _properties()
 
     def products(self, arch: str) -> ProductCosts | None:
-        return _PRODUCTS
+        return _ZEN_PRODUCTS if arch == _properties().arch and _has_avx512_of_amd() else _PRODUCTS
 
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
         return NativeFunctions.of_plan(plan, store)
@@ -75,6 +87,12 @@ class Cpu(Device):
 def _properties() -> Properties:
     arch = f"{platform.machine()}-{hashlib.sha256(processor().encode()).hexdigest()[:16]}"
     return Properties(platform.processor(), arch, os.cpu_count() or 0)
+
+
+@functools.cache
+def _has_avx512_of_amd() -> bool:
+    """Whether this processor is one that ``_ZEN_PRODUCTS`` was measured on."""
+    return processor_vendor() == "AuthenticAMD" and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 _cpu = Cpu()

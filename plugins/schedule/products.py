@@ -19,7 +19,7 @@ import torch
 
 from turret.graph.dtypes import HALF, compute_dtype
 from turret.hooks.context import CompileContext
-from turret.hooks.devices import ProductCosts, ProductTime, device_for
+from turret.hooks.devices import ProductCosts, ProductTime, device_for, uses_host_kernels
 from turret.hooks.products import Target
 from turret.ir import (
     Definition,
@@ -52,6 +52,7 @@ from turret.ir import (
 from turret.ir.index import hinted
 from turret.plugins.schedule.fusion.inline import MOST_DEQUANTISED
 from turret.plugins.schedule.grouped import GroupedProduct, grouped_product
+from turret.plugins.schedule.onednn import LEAST_OF_ONEDNN, Linear
 from turret.plugins.schedule.operands import Declarations, Views, in_memory, loops_over
 from turret.plugins.schedule.packed import PackedProduct, packed_product
 from turret.plugins.schedule.prologues import Prologue, Prologues
@@ -110,7 +111,17 @@ class MatrixProduct:
     @property
     def forms(self) -> tuple[ProductForm, ...]:
         """What it can be computed as beside the library's call."""
+        if self.linear is not None and self.linear.is_call:
+            return ("onednn",)
         return (*self._kernels, "loops") if self._may_be_loops else self._kernels
+
+    @property
+    def linear(self) -> Linear | None:
+        """The product as oneDNN might compute it on the host; None where it is another, or on another device."""
+        beta = 1 if self.added is None else self.beta
+        if (beta, self.alpha) != (1, 1) or not self.has_columns or not uses_host_kernels(self.result.device):
+            return None
+        return Linear(self.template, self.left, self.right, self.added)
 
     @property
     def _kernels(self) -> tuple[ProductForm, ...]:
@@ -312,7 +323,7 @@ def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | Non
 
 def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
-    if candidate.form not in ("library", "padded"):
+    if candidate.form not in ("library", "padded", "onednn"):
         return _loops_cost(candidate, costs)
     if candidate.form == "padded" and costs.misaligned == 1:
         return None  # padding saves nothing
@@ -321,8 +332,18 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
         flops *= costs.misaligned
     apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
     kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
-    library = costs.library if candidate.groups == 1 else costs.grouped_library
-    return None if library is None else library.microseconds(candidate.bytes, flops) + kernels
+    time = _call_time(candidate, costs)
+    return None if time is None else time.microseconds(candidate.bytes, flops) + kernels
+
+
+def _call_time(candidate: ProductCandidate, costs: ProductCosts) -> ProductTime | None:
+    """What was measured of calls like that of a candidate."""
+    if candidate.form == "onednn":
+        return costs.onednn
+    if candidate.groups != 1:
+        return costs.grouped_library
+    is_large = candidate.flops >= 2 * LEAST_OF_ONEDNN and candidate.dtype == torch.float32
+    return costs.large_library if is_large and costs.large_library is not None else costs.library
 
 
 def _loops_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
@@ -429,6 +450,8 @@ class _Chooser:
             return (found.template,)
         if form == "padded" and isinstance(found, MatrixProduct):
             return padding.product(found)
+        if form == "onednn" and isinstance(found, MatrixProduct) and found.linear is not None:
+            return found.linear.statements(self.views, self.declarations)
         return (found.definition(self.views, self.declarations),)
 
     def _costs(self, found: Product) -> dict[ProductForm, float]:

@@ -14,16 +14,22 @@ from torch import Tensor
 
 
 def interleaved(
-    steps: Mapping[str, Callable[[], object]], *, seconds: float = 4.0, slice_seconds: float = 0.05, rounds: int = 9
+    steps: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float = 4.0,
+    slice_seconds: float = 0.05,
+    rounds: int = 9,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per call of each step, one figure a round, the steps taking turns so that noise hits all alike.
 
     Rounds go through every order: memory that one step has given back to the system costs the next one.
 
     ``seconds`` is the budget of all steps together; a slow step gets fewer calls, but at least one a round and
-    ``rounds`` rounds unless that alone would exceed three times the budget.  Steps must be warm.
+    ``rounds`` rounds unless that alone would exceed three times the budget.  Steps must be warm.  ``clock`` is what
+    seconds are of: ``time.process_time`` counts those that the process has a processor, all its threads together.
     """
-    once = {name: _seconds(step, 1) for name, step in steps.items()}
+    once = {name: _seconds(step, 1, clock) for name, step in steps.items()}
     per_round = {name: max(1, int(slice_seconds / max(t, 1e-9))) for name, t in once.items()}
     cost = sum(once[name] * per_round[name] for name in steps)
     count = max(3, min(max(rounds, int(seconds / cost)), max(3, int(3 * seconds / cost))))
@@ -33,17 +39,17 @@ def interleaved(
     try:
         for order in itertools.islice(itertools.cycle(itertools.permutations(steps)), count):
             for name in order:
-                times[name].append(_seconds(steps[name], per_round[name]))
+                times[name].append(_seconds(steps[name], per_round[name], clock))
     finally:
         gc.enable()
     return times
 
 
-def _seconds(step: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
+def _seconds(step: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(calls):
         step()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def relative_error(got: Iterable[Tensor | None], expected: Iterable[Tensor | None]) -> float:

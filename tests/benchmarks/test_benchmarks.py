@@ -33,6 +33,12 @@ def test_interleaved_times_tell_slow_from_fast():
     assert 1.5 < min(times["slow"]) / min(times["fast"]) < 6
 
 
+def test_seconds_are_of_the_clock_that_is_given():
+    steps = {"busy": lambda: sum(range(20000)), "idle": lambda: time.sleep(0.005)}
+    times = measure.interleaved(steps, seconds=0.3, slice_seconds=0.005, clock=time.process_time)
+    assert min(times["busy"]) > 0 and max(times["idle"]) < 0.004
+
+
 def test_geometric_mean():
     assert measure.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert math.isnan(measure.geometric_mean([]))

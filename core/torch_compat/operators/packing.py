@@ -1,4 +1,7 @@
-"""oneDNN's layouts for weights that stay as they are (private to torch's own compiler; torch 2.11 to 2.13)."""
+"""oneDNN's products and convolutions, and its layouts for weights that stay as they are.
+
+The ops are private to torch's own compiler (torch 2.11 to 2.13).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,11 @@ def computes_in(dtype: torch.dtype) -> bool:
 def pack_linear(weight: torch.Tensor, rows: int) -> torch.Tensor:
     """A matrix [columns, depth] as ``packed_linear`` of about ``rows`` rows wants it: in a layout of oneDNN's own."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)  # type: ignore[no-any-return]
+
+
+def linear_op() -> Any:
+    """oneDNN's product of rows and a matrix, packed or not, as an ``OpOverload``."""
+    return torch.ops.mkldnn._linear_pointwise.default
 
 
 def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
