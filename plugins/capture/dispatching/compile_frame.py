@@ -30,8 +30,8 @@ from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
+from turret.plugins.capture.python.places import at_line
 from turret.plugins.capture.rebuilding import breaks, failures
-from turret.plugins.capture.rebuilding.places import at_line
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
@@ -41,7 +41,7 @@ from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import CompileUnit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
-from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.distributed import forget_shardings

@@ -35,12 +35,13 @@ from turret.plugins.capture.values.classes import (
     builtin_base,
     look_up,
 )
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
 from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
-from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
+from turret.plugins.capture.values.objects import FunctionInstance, Instance
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set

@@ -23,9 +23,9 @@ from turret.plugins.capture.python.instructions import (
 )
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
+from turret.plugins.capture.values.exceptions import ExceptionInstance, caught
 from turret.plugins.capture.values.functions import NestedFunction
 from turret.plugins.capture.values.groups import left_to_raise, match_star
-from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.plugins.capture.values.sequences import Tuple
 
 # Jumps and loops.
@@ -330,10 +330,8 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     cause = f.pop() if i.arg == 2 else None
     exception = f.tracer.exception_of(f.pop())
     if cause is not None:
-        exception.cause = None if f.tracer.is_none(cause) else f.tracer.exception_of(cause)
-        exception.suppressed = True
-    if isinstance(exception, ExceptionInstance):
-        exception.settled = False
+        exception.set_cause(f.tracer, cause if f.tracer.is_none(cause) else f.tracer.exception_of(cause))
+    exception.settled = False
     raise Raised(exception)
 
 
@@ -348,10 +346,10 @@ def before_with(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("WITH_EXCEPT_START")
 def with_except_start(f: Frame, i: Instruction) -> None:
-    exception = f.stack[-1].realize()
+    exception = caught(f.stack[-1])
     leave = f.stack[-4]
     kind = f.tracer.wrap_known(exception.type())
-    f.push(f.tracer.call(leave, [kind, exception, f.tracer.traceback()], {}))
+    f.push(f.tracer.call(leave, [kind, exception, exception.traceback(f.tracer)], {}))
 
 
 @registry.instruction("CLEANUP_THROW")

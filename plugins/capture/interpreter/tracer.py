@@ -40,17 +40,17 @@ from turret.plugins.capture.values.base import (
     Answer,
     Constant,
     Lazy,
-    Opaque,
     Tracer,
     Value,
     spelled,
 )
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.exceptions import ExceptionInstance, traceback_of
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
+from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
@@ -211,7 +211,10 @@ class FrameTracer(Caller):
         except Unsupported:
             raise
         except Exception as error:
-            raise self.raised_from(error) from None
+            raised = self.raised_from(error)
+            inner = None if error.__traceback__ is None else error.__traceback__.tb_next
+            raised.value.trace = traceback_of(inner)
+            raise raised from None
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
@@ -580,10 +583,6 @@ class FrameTracer(Caller):
         if isinstance(kinds, Sequence):
             return any(self.exception_matches(exception, k.realize()) for k in kinds.items)
         return issubclass(exception.type(), kinds.constant())
-
-    def traceback(self) -> Value:
-        """Stands for a traceback, which only code outside may look at."""
-        return Opaque(types.TracebackType, None)
 
 
 @attrs.frozen

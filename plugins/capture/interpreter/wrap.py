@@ -39,6 +39,7 @@ from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.distributed import AnyPlacement, description
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -51,7 +52,7 @@ from turret.plugins.capture.values.functions import (
 )
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.outside_iterators import (
     NUMBER_AND_TEXT_ITERATORS,
     SEQUENCE_ITERATORS,
