@@ -23,7 +23,7 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
@@ -202,6 +202,8 @@ class _Attempt:
                 except Raised as raised:
                     signal = None
                     self.note_exception(raised.value)
+                except NotConstant as unknown:  # where something in a call has to be known
+                    raise Unsupported(f"{unknown.args[0].describe()} where a constant is needed") from None
                 except GuardOnDataDependentSymNode as error:
                     raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
                 check_copies(tracer)

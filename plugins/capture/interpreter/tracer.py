@@ -580,9 +580,13 @@ class FrameTracer(Caller):
 
     def exception_matches(self, exception: Value, kinds: Value) -> bool:
         """``except kinds``."""
-        if isinstance(kinds, Sequence):
-            return any(self.exception_matches(exception, k.realize()) for k in kinds.items)
-        return issubclass(exception.type(), kinds.constant())
+        among = [v.realize() for v in kinds.items] if isinstance(kinds, Tuple) else [kinds]
+        classes = [v.object if isinstance(v, Known) else v for v in among]
+        if any(isinstance(v, Value) and issubclass(v.type(), type) for v in classes):
+            raise Unsupported(f"except {kinds.describe()}")
+        if not all(isinstance(v, type) and issubclass(v, BaseException) for v in classes):
+            raise self.raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+        return any(cls in exception.type().__mro__ for cls in classes)
 
 
 @attrs.frozen

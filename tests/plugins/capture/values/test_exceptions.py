@@ -11,7 +11,7 @@ import traceback
 import pytest
 import torch
 
-from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.ones(3)
 
@@ -215,3 +215,31 @@ def test_what_becomes_of_an_exception_that_the_caller_made_is_seen_by_the_caller
     for _ in range(2):
         assert seen(observed) == seen(program)
     assert observed.graphs and not observed.fallbacks
+
+
+@pytest.mark.parametrize("kinds", [int, (KeyError, 3), "KeyError", (KeyError, (ValueError,)), (KeyError, IndexError)])
+def test_what_no_exception_can_be_is_refused_by_the_clause_that_names_it(kinds):
+    def program(x, kinds):
+        y = x + 1
+        try:
+            {}["key"]
+        except kinds:
+            return y * 2
+
+    check(program, X, kinds, breaks=None)
+
+
+def changed_with_a_clause_of_it(x, module):
+    module.flag = 1
+    y = x + 1
+    try:
+        raise KeyError
+    except module:
+        return y
+
+
+def test_a_changed_module_is_no_class_of_exceptions():
+    observed = Observed(changed_with_a_clause_of_it)
+    for call in (changed_with_a_clause_of_it, observed):
+        with pytest.raises(TypeError, match="catching classes that do not inherit"):
+            call(X, torch.nn.Linear(3, 3))
