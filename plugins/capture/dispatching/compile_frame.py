@@ -257,10 +257,12 @@ class _Attempt:
 
     def note_exception(self, exception: Any) -> None:
         """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
-        if not self.settings.obstacle:
-            stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
-            kind = exception.type().__name__
-            self.settings.obstacle = f"it raises {kind} while it is captured (at {_location_in_program(stack)})"
+        stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+        reason = f"it raises {exception.type().__name__} while it is captured (at {_location_in_program(stack)})"
+        self.settings.obstacle = self.settings.obstacle or reason
+        name = self.function.__qualname__
+        message = f"{name} runs as Python: {reason}"
+        self.settings.context.emit("fallback", stage="capture", name=name, message=message)
 
     def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""

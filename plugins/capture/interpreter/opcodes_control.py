@@ -22,9 +22,9 @@ from turret.plugins.capture.python.instructions import (
     has_keywords,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value, spelled
 from turret.plugins.capture.values.exceptions import ExceptionInstance, caught
-from turret.plugins.capture.values.functions import NestedFunction
+from turret.plugins.capture.values.functions import NestedFunction, called_as
 from turret.plugins.capture.values.groups import left_to_raise, match_star
 from turret.plugins.capture.values.sequences import Tuple
 
@@ -159,6 +159,9 @@ def read_call(f: Frame, i: Instruction) -> tuple[Value, list[Value], dict[str, V
 @registry.instruction("CALL_FUNCTION_EX")
 def call_function_ex(f: Frame, i: Instruction) -> None:
     function, args, kwargs = read_call_ex(f, i)
+    if not f.tracer.has_items(args):
+        called = called_as(f.tracer, function)
+        raise f.tracer.raised(TypeError, f"{called} argument after * must be an iterable, not {spelled(args.type())}")
     values = args.unpack(f.tracer)
     named = {} if kwargs is None else {f.tracer.constant_of(k): v for k, v in f.tracer.pairs(kwargs)}
     f.push(f.tracer.call(function, values, named))

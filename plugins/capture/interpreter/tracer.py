@@ -7,7 +7,7 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import numpy
@@ -457,9 +457,22 @@ class FrameTracer(Caller):
             raise
         return list(self.drain(iterator))
 
+    def unpacked(self, value: Value) -> list[Value]:
+        """The items of what is assigned to several targets."""
+        if not self.has_items(value):
+            raise self.raised(TypeError, f"cannot unpack non-iterable {spelled(value.type())} object")
+        return value.unpack(self)
+
+    def has_items(self, value: Value) -> bool:
+        """Whether an object is of a class that says how to iterate over it."""
+        if isinstance(value, Sequence):
+            return True
+        kind = value.type()
+        return any(look_up(self, kind, name)[1] is not None for name in ("__iter__", "__getitem__"))
+
     def unpack_exactly(self, value: Value, count: int) -> list[Value]:
         """``a, b = value``."""
-        items = value.unpack(self)
+        items = self.unpacked(value)
         if len(items) > count:
             raise self.raised(ValueError, f"too many values to unpack (expected {count})")
         if len(items) < count:
@@ -560,6 +573,14 @@ class FrameTracer(Caller):
         made = self.new_exception(RuntimeError, "generator raised StopIteration")
         made.cause, made.context, made.suppressed, made.settled = stop, stop, True, True
         return made
+
+    def fails(self, function: Callable, *args: Any) -> NoReturn:
+        """Raise what a call of a function written in C raises, which is known to raise and to change nothing."""
+        try:
+            function(*args)
+        except Exception as error:
+            raise self.raised_from(error) from None
+        raise AssertionError(f"{function} of {args} does not fail")
 
     def raised_from(self, error: BaseException) -> Raised:
         """The same, of an exception that a pure function raised."""

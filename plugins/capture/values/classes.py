@@ -307,6 +307,10 @@ _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
 }  # fmt: skip
 
 
+_IMMUTABLE = 1 << 8
+"""Flag of classes whose attributes no program can set."""
+
+
 class Class(Known):
     """A class."""
 
@@ -366,6 +370,16 @@ class Class(Known):
             raise t.raised_from(error) from None
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        kind, meta = self.object, type(self.object)
+        setter = look_up(t, meta, "__setattr__")[1]
+        if isinstance(setter, types.FunctionType):
+            t.call(Method(t.wrap_known(setter), self), [Constant(name), value], {})
+            return
+        if kind.__flags__ & _IMMUTABLE:
+            t.fails(type.__setattr__, kind, name, None)
+        raw = look_up(t, meta, name)[1]
+        if setter is not type.__setattr__ or any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
         t.effects.set_attribute(self, name, value)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:

@@ -418,6 +418,13 @@ class Partial(Callable_):
         return r.assign(f"{r.constant(functools.partial)}({r.load(self.function)}{args}{kwargs})")
 
 
+def called_as(t: Tracer, function: Value) -> str:
+    """A function as the interpreter's errors name one that is called."""
+    name = t.constant_of(function.get_attr(t, "__qualname__"))
+    module = t.constant_of(function.get_attr(t, "__module__"))
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+
+
 class Handler(Callable_):
     """A callable of the interpreter's own: what a descriptor or a special attribute stands for."""
 

@@ -184,6 +184,8 @@ class Instance(Value):
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
         if name in ("__class__", "__dict__"):
             raise Unsupported(f"setting {name} of {self.describe()}")
+        if not isinstance(raw, types.MemberDescriptorType) and not keeps_attributes(self.kind):
+            t.fails(object.__setattr__, _without_attributes(self.kind.__name__, name, raw is not None), name, None)
         self.refuse_to_drop(name)
         t.effects.note(self)
         self.stores.pop(name, None) if self.stores.get(name) is DELETED else None
@@ -361,6 +363,16 @@ class Instance(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         self.write_stores(r, held, r.effect)
+
+
+def keeps_attributes(kind: type) -> bool:
+    """Whether instances of a class have attributes beside those that slots hold."""
+    return kind.__dictoffset__ != 0 or issubclass(kind, threading.local)
+
+
+def _without_attributes(kind: str, name: str, in_class: bool) -> Any:
+    """An instance of a class of a name, which has an attribute or none, whose instances have no attributes."""
+    return type(kind, (), {"__slots__": (), **({name: None} if in_class else {})})()
 
 
 def full_name(kind: type) -> str:
