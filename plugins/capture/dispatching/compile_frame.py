@@ -197,15 +197,7 @@ class _Attempt:
             tracer.overrides.start()
             with tracer.recorder.fake_mode:
                 frame = self.start()
-                try:
-                    signal: Signal | None = frame.run()
-                except Raised as raised:
-                    signal = None
-                    self.note_exception(raised.value)
-                except NotConstant as unknown:  # where something in a call has to be known
-                    raise Unsupported(f"{unknown.args[0].describe()} where a constant is needed") from None
-                except GuardOnDataDependentSymNode as error:
-                    raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
+                signal = self.trace(frame)
                 check_copies(tracer)
                 check_arrays(tracer)
                 check_views(tracer)
@@ -254,6 +246,18 @@ class _Attempt:
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.call_stack.root = frame
         return frame
+
+    def trace(self, frame: Frame) -> Signal | None:
+        """Run the root frame; None where the program raises."""
+        try:
+            return frame.run()
+        except Raised as raised:
+            self.note_exception(raised.value)
+            return None
+        except NotConstant as unknown:  # where something in a call has to be known
+            raise Unsupported(f"{unknown.args[0].describe()} where a constant is needed") from None
+        except GuardOnDataDependentSymNode as error:
+            raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
 
     def note_exception(self, exception: Any) -> None:
         """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
