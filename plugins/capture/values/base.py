@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from turret.frames.class_members import member_owner
+from turret.frames.class_members import ABSENT, class_member, member_owner
 from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
@@ -609,10 +609,11 @@ class Unread(Lazy):
 
 
 class MethodOfValue(Value):
-    """A bound method of a builtin kind of value."""
+    """A bound method of a builtin kind of value, or of an object that classes written in C make."""
 
-    def __init__(self, owner: Value, name: str) -> None:
-        self.owner, self.name = owner, name
+    def __init__(self, owner: Value, name: str, source: Source | None = None, function: Value | None = None) -> None:
+        """``function``: what is bound, where the owner is not to be asked for it by name."""
+        self.owner, self.name, self.source, self.function = owner, name, source, function
 
     def type(self) -> type:
         return type([].append)
@@ -628,6 +629,8 @@ class MethodOfValue(Value):
         return super().get_attr(t, name)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.function is not None:
+            return t.call(self.function, [self.owner, *args], kwargs)
         return self.owner.call_method(t, self.name, args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
@@ -673,13 +676,35 @@ class Opaque(Value):
 
     def key(self, t: Tracer) -> Any:
         if type(self.object).__hash__ is object.__hash__:
+            self.pin(t)
             return self.object
         return super().key(t)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.wrap_known(type(self.object))
+        if self.has_method(t, name):
+            return MethodOfValue(self, name)
         raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def pin(self, t: Tracer) -> None:
+        """Guard that the object is the same one."""
+        if self.source is not None and not isinstance(self.source, BoundSource):
+            t.guards.take("ID", self.source, self.object)
+
+    def has_method(self, t: Tracer, name: str) -> bool:
+        """Whether a method written in C is what the object has under a name."""
+        kind = type(self.object)
+        plain = class_member(kind, "__getattribute__") is object.__getattribute__
+        if not plain or not isinstance(class_member(kind, name), types.MethodDescriptorType):
+            return False
+        held = class_member(kind, "__dict__")
+        if held is ABSENT:
+            return True
+        if not isinstance(held, types.GetSetDescriptorType) or self.source is None or name in held.__get__(self.object):
+            return False
+        t.guards.take("NO_KEY", DictSource(self.source), name)
+        return True
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(f"method {name!r} of {self.describe()}")
@@ -687,6 +712,7 @@ class Opaque(Value):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         plain = isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__
         if plain and self.object() is not None:
+            self.pin(t)
             t.provenance.refers(self.object, self.object())
             assert self.source is not None
             return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive

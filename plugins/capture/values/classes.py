@@ -143,8 +143,27 @@ def _field(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
     return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
 
 
+class _MethodInC(Handler):
+    """A method written in C, bound to an instance."""
+
+    def __init__(self, value: Value, owner: type, name: str, raw: Any) -> None:
+        super().__init__(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+        self.value, self.own_name, self.raw = value, name, raw
+
+    def type(self) -> type:
+        return types.MethodWrapperType if isinstance(self.raw, types.WrapperDescriptorType) else super().type()
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.value
+        return Constant(self.own_name) if name == "__name__" else super().get_attr(t, name)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(self.raw)}.__get__({r.load(self.value)})")
+
+
 def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+    return _MethodInC(value, owner, name, raw)
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from turret.frames.sources import AttrSource, Source
-from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.python.places import traceback_entry
-from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value
-from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value, spelled
+from turret.plugins.capture.values.classes import METHODS_IN_C, look_up
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
 
@@ -142,7 +142,7 @@ class ExceptionInstance(Instance):
             return Constant(self.suppressed)
         if name == "__traceback__":
             return self.traceback(t).realize()
-        if name in ("__suppress_context__", "__notes__"):
+        if name == "__suppress_context__":
             raise Unsupported(f"{name} of an exception")
         if name == "with_traceback":
             return Handler(name, self.with_traceback)
@@ -217,6 +217,25 @@ class ExceptionInstance(Instance):
             line(f"{name}.__context__ = {r.load(self.context or Constant(None)) if ours else handled}")
         if "__suppress_context__" in changed:  # which giving it a cause has set
             line(f"{name}.__suppress_context__ = {self.suppressed}")
+
+
+def _add_note(t: Tracer, error: Value, note: Value) -> Value:
+    """``BaseException.add_note``."""
+    if not issubclass(note.realize().type(), str):
+        raise t.raised(TypeError, f"note must be a str, not {spelled(note.realize().type())!r}")
+    try:
+        held = error.get_attr(t, "__notes__").realize()
+    except Raised as raised:
+        if not issubclass(raised.value.type(), AttributeError):
+            raise
+        error.set_attr(t, "__notes__", t.new_list([note]))
+        return Constant(None)
+    if not issubclass(held.type(), list):
+        raise t.raised(TypeError, "Cannot add note: __notes__ is not a list")
+    return held.call_method(t, "append", [note], {})
+
+
+METHODS_IN_C[BaseException] = {"add_note": _add_note}
 
 
 def caught(value: Value) -> ExceptionInstance:
