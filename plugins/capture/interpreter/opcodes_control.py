@@ -215,13 +215,16 @@ def set_function_attribute(f: Frame, i: Instruction) -> None:
 
 
 def _set_part(f: Frame, function: NestedFunction, part: int, value: Value) -> None:
-    """Annotations are left: only introspection reads them."""
     if part == CLOSURE:
         function.closure = list(value.items)  # type: ignore[attr-defined]
     elif part == KEYWORD_DEFAULTS:
         function.keyword_defaults = {k.constant(): v for k, v in f.tracer.pairs(value)}
     elif part == DEFAULTS:
         function.defaults = value.unpack(f.tracer)
+    elif part == ANNOTATIONS:
+        names, values = (value.unpack(f.tracer)[start::2] for start in (0, 1))
+        found = {f.tracer.constant_of(n): v for n, v in zip(names, values, strict=True)}
+        function.annotations = f.tracer.new_dict(found)
 
 
 @registry.instruction("RETURN_VALUE")
