@@ -101,7 +101,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 stop = _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
-                    if _needs_floats(error) and policy.take_for_constants():
+                    if _takes_constants(policy, error):
                         continue
                     raise
             except RecursionError:
@@ -119,6 +119,11 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
+
+
+def _takes_constants(policy: Policy, error: Unsupported) -> bool:
+    """Whether to try again with numbers as constants that were unknown: they may be what stands in the way."""
+    return bool(policy.big_ints or _needs_floats(error)) and policy.take_for_constants()
 
 
 def _needs_floats(error: Unsupported) -> bool:

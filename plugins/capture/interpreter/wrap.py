@@ -37,6 +37,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import DISABLED, ORIGINAL, disabled_original
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
+from turret.plugins.capture.values.big_ints import BigInt
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.distributed import AnyPlacement, description
 from turret.plugins.capture.values.exceptions import ExceptionInstance
@@ -150,12 +151,24 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
         symbolic = t.recorder.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
+        if t.policy.is_unknown_int(source, object):
+            return _big_int(t, object, source)
     if type(object) is float and t.policy.changing_float(source, object):
         t.guards.take("TYPE", source, float)
         return ChangingFloat(t, object, source)
     if not isinstance(source, BoundSource):
         t.guards.take("EQUALS", source, object)
     return Constant(object, source)
+
+
+def _big_int(t: Tracer, object: int, source: Source) -> Value:
+    known = t.objects.get(id(object))
+    if isinstance(known, BigInt):
+        _assume_same(t, known, source)
+        return known
+    made = BigInt(t, object, source)
+    t.remember(object, made)
+    return made
 
 
 def identity(t: Tracer, object: Any, source: Source) -> Value:
