@@ -6,6 +6,7 @@ import itertools
 import linecache
 import sys
 import types
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
@@ -136,7 +137,7 @@ def _needs_floats(error: Unsupported) -> bool:
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
-    stack = tracer.call_stack.failed or []
+    stack = tracer.call_stack.failed or (stop.stack if stop is not None else [])
     error.stack = error.stack or "".join(f"  {_location(code, line)}\n" for code, line in stack)
     error.location = error.location or _location_in_program(stack)
     step = tracer.call_stack.step if error.step is None else error.step
@@ -296,9 +297,12 @@ class _Attempt:
     def check_exceptions(self, r: FrameRebuilder) -> None:
         """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
 
-        Its traceback should hold the frame from then on, which a resume function does not continue."""
-        for value in r.kept:
-            if _is_new_exception(value) and value.raised and r.loads[id(value)] > r.variables[id(value)]:
+        Its traceback should hold the frame from then on, which a resume function does not continue.  A cause or context
+        of an exception that variables alone keep ends with these."""
+        found = {id(value): value for value in r.kept if _is_new_exception(value)}
+        linked = Counter(id(v.realize()) for e in found.values() for v in (e.cause, e.context) if v is not None)
+        for number, value in found.items():
+            if value.raised and r.loads[number] > r.variables[number] + linked[number]:
                 raise Unsupported("a graph break while an exception is kept that the frame raised", step=NOWHERE)
 
     def tidy_guards(self) -> None:

@@ -156,6 +156,22 @@ def looking_at_frames(x):
         return y * 2, error.__traceback__.tb_frame.f_locals["y"]
 
 
+def raised_from_another_before_a_break(x):
+    y = x + 1
+    try:
+        try:
+            try:
+                failing(y)
+            except ValueError:
+                raise IndexError("second")
+        except IndexError as error:
+            raise KeyError("third") from error
+    except KeyError as error:
+        print(end="")
+        text = "".join(traceback.format_exception(error))
+        return y * 2, text, error.__cause__, error.__cause__.__context__
+
+
 def described(value):
     if isinstance(value, list):
         return [described(v) for v in value]
@@ -165,7 +181,7 @@ def described(value):
 PROGRAMS = (
     caught_behind_a_break, printed_by_the_handler, formatted_by_the_handler, lines, returned,
     returned_with_those_before, raised_again, through_a_manager, kept_by_a_manager,
-    raised_by_a_function_of_a_library, looking_at_frames,
+    raised_by_a_function_of_a_library, raised_from_another_before_a_break, looking_at_frames,
 )  # fmt: skip
 
 
@@ -177,6 +193,7 @@ def test_a_caught_exception_has_python_s_traceback(program):
         found, *others = observed(X)
         assert_same(found, first)
         assert_same([described(v) for v in others], [described(v) for v in expected])
+    assert bool(observed.fallbacks) is (program is looking_at_frames)
 
 
 def raised_and_caught(x, error):
