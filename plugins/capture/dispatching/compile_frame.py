@@ -6,6 +6,7 @@ import itertools
 import linecache
 import sys
 import types
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
@@ -23,15 +24,15 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
+from turret.plugins.capture.python.places import at_line
 from turret.plugins.capture.rebuilding import breaks, failures
-from turret.plugins.capture.rebuilding.places import at_line
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
@@ -41,7 +42,7 @@ from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import CompileUnit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
-from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.distributed import forget_shardings
@@ -101,7 +102,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 stop = _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
-                    if _needs_floats(error) and policy.take_for_constants():
+                    if _takes_constants(policy, error):
                         continue
                     raise
             except RecursionError:
@@ -121,6 +122,11 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         sys.setrecursionlimit(limit)
 
 
+def _takes_constants(policy: Policy, error: Unsupported) -> bool:
+    """Whether to try again with numbers as constants that were unknown: they may be what stands in the way."""
+    return bool(policy.big_ints or _needs_floats(error)) and policy.take_for_constants()
+
+
 def _needs_floats(error: Unsupported) -> bool:
     """Whether floats would have to be known, to the program or to an operation on fake tensors."""
     cause = error.__cause__
@@ -131,7 +137,7 @@ def _needs_floats(error: Unsupported) -> bool:
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
-    stack = tracer.call_stack.failed or []
+    stack = tracer.call_stack.failed or (stop.stack if stop is not None else [])
     error.stack = error.stack or "".join(f"  {_location(code, line)}\n" for code, line in stack)
     error.location = error.location or _location_in_program(stack)
     step = tracer.call_stack.step if error.step is None else error.step
@@ -197,13 +203,7 @@ class _Attempt:
             tracer.overrides.start()
             with tracer.recorder.fake_mode:
                 frame = self.start()
-                try:
-                    signal: Signal | None = frame.run()
-                except Raised as raised:
-                    signal = None
-                    self.note_exception(raised.value)
-                except GuardOnDataDependentSymNode as error:
-                    raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
+                signal = self.trace(frame)
                 check_copies(tracer)
                 check_arrays(tracer)
                 check_views(tracer)
@@ -253,12 +253,26 @@ class _Attempt:
         tracer.call_stack.root = frame
         return frame
 
+    def trace(self, frame: Frame) -> Signal | None:
+        """Run the root frame; None where the program raises."""
+        try:
+            return frame.run()
+        except Raised as raised:
+            self.note_exception(raised.value)
+            return None
+        except NotConstant as unknown:  # where something in a call has to be known
+            raise Unsupported(f"{unknown.args[0].describe()} where a constant is needed") from None
+        except GuardOnDataDependentSymNode as error:
+            raise Unsupported(f"a decision on an unbacked symbol: {error.cond}") from error
+
     def note_exception(self, exception: Any) -> None:
         """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
-        if not self.settings.obstacle:
-            stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
-            kind = exception.type().__name__
-            self.settings.obstacle = f"it raises {kind} while it is captured (at {_location_in_program(stack)})"
+        stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+        reason = f"it raises {exception.type().__name__} while it is captured (at {_location_in_program(stack)})"
+        self.settings.obstacle = self.settings.obstacle or reason
+        name = self.function.__qualname__
+        message = f"{name} runs as Python: {reason}"
+        self.settings.context.emit("fallback", stage="capture", name=name, message=message)
 
     def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
@@ -283,9 +297,12 @@ class _Attempt:
     def check_exceptions(self, r: FrameRebuilder) -> None:
         """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
 
-        Its traceback should hold the frame from then on, which a resume function does not continue."""
-        for value in r.kept:
-            if _is_new_exception(value) and value.raised and r.loads[id(value)] > r.variables[id(value)]:
+        Its traceback should hold the frame from then on, which a resume function does not continue.  A cause or context
+        of an exception that variables alone keep ends with these."""
+        found = {id(value): value for value in r.kept if _is_new_exception(value)}
+        linked = Counter(id(v.realize()) for e in found.values() for v in (e.cause, e.context) if v is not None)
+        for number, value in found.items():
+            if value.raised and r.loads[number] > r.variables[number] + linked[number]:
                 raise Unsupported("a graph break while an exception is kept that the frame raised", step=NOWHERE)
 
     def tidy_guards(self) -> None:

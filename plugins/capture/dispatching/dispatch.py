@@ -305,8 +305,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     except Exception as error:
         _report_failure(settings, cache, name, error)
         return None
-    if unit.run is None and not is_root and not cache.units:
-        cache.given_up = True  # nothing to compile in a helper that is called between graphs
+    if unit.is_empty and not is_root and cache.units and all(u.run is None for u in cache.units):
+        cache.given_up = True  # nothing to compile, call after call, in a helper that is called between graphs
     if unit.is_empty and is_root:
         unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
     _keep(cache, unit)

@@ -134,11 +134,13 @@ class Policy:
         self.several_modules = several_modules
         self.changing: set[Source] = set()
         """Floats that this capture has made inputs."""
+        self.big_ints: set[Source] = set()
+        """Ints that it took for unknown, as no graph can be given them."""
 
     def take_for_constants(self) -> bool:
-        """Have the floats that change be constants from now on; whether there are any."""
-        self.history.constants |= {str(source) for source in self.changing}
-        return bool(self.changing)
+        """Have the floats that change be constants from now on, and ints that are too large; whether there are any."""
+        self.history.constants |= {str(source) for source in self.changing | self.big_ints}
+        return bool(self.changing or self.big_ints)
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
@@ -167,6 +169,14 @@ class Policy:
         if self.dynamic is False or dynamo_setting("specialize_int") or value in (0, 1) or abs(value) >= 2**62:
             return False
         return changed or (self.dynamic is True and not held)
+
+    def is_unknown_int(self, source: Source, value: int) -> bool:
+        """Whether an int changes from call to call and is too large for a symbol."""
+        if self.dynamic is False or dynamo_setting("specialize_int") or abs(value) < 2**62:
+            return False
+        if isinstance(source.root(), BoundSource) and not _is_named(source):
+            return False
+        return str(source) not in self.history.constants and self.history.see_int(source, value)
 
     def moved_on(self, source: Source, left: Any) -> bool:
         """Whether an iterator goes on from call to call: it lies in an object, or had other items left before."""

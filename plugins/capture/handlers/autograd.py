@@ -15,8 +15,9 @@ from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Function
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor

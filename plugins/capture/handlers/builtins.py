@@ -29,11 +29,12 @@ from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import COMPARISONS, Constant, Opaque, Tracer, Unread, Value, spelled
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
+from turret.plugins.capture.values.exceptions import caught
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
+from turret.plugins.capture.values.objects import Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.symbols import Symbolic
@@ -279,7 +280,7 @@ def exc_info(t: Tracer) -> Value:
     if handled is None:
         unknown = Unread("sys.exc_info() of what the caller handles", t.call_stack.step)
         return Tuple([unknown, unknown, unknown])
-    return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
+    return Tuple([t.wrap_known(handled.type()), handled, caught(handled).traceback(t)])
 
 
 @registry.function(globals, locals)
@@ -313,8 +314,7 @@ def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
 def throw(t: Tracer, error: Value) -> Value:
     """How a resume function goes on where the instruction that ran as Python raised."""
     exception = t.exception_of(error)
-    if isinstance(exception, ExceptionInstance):
-        exception.settled = True
+    exception.settled = exception.is_traced = True
     raise Raised(exception)
 
 

@@ -18,7 +18,7 @@ from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Function, Handler
-from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.modules import STATE, Module
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Tensor
@@ -466,7 +466,7 @@ def functional_call(
         raise Unsupported(f"torch.func.functional_call of {target.describe()}, or strict")
     named = _replacements(t, parameter_and_buffer_dicts.realize())
     if tie_weights is None or t.truth(tie_weights):
-        named = {**_tied(target.constant(), named), **named}
+        named = {**_tied(t, target, named), **named}
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
     entries = [(_dict_of(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
@@ -494,13 +494,32 @@ def _positional(t: Tracer, args: Value | None) -> list[Value]:
     return found.unpack(t) if isinstance(found, Sequence) and found.type() is tuple else [args]
 
 
-def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:
+def _tied(t: Tracer, module: Module, named: dict[str, Value]) -> dict[str, Value]:
     """Other names of the parameters that are given."""
     names: dict[int, list[str]] = {}
-    for kind in (module.named_parameters, module.named_buffers):
-        for name, value in kind(remove_duplicate=False):
+    for kind in ("named_parameters", "named_buffers"):
+        for name, value in _named(t, module, kind):
             names.setdefault(id(value), []).append(name)
     return {n: named[group[0]] for g in names.values() for n in g for group in [[m for m in g if m in named]] if group}
+
+
+def _named(t: Tracer, module: Module, kind: str) -> Iterator[tuple[str, Any]]:
+    """The parameters or buffers of a module by all of their names, as the program has it at this point."""
+    held: torch.nn.Module = module.key(t)
+    if not any(_is_changed(t, part) for part in held.modules()):
+        yield from getattr(held, kind)(remove_duplicate=False)
+        return
+    for pair in t.each(t.call(module.get_attr(t, kind), [], {"remove_duplicate": Constant(False)})):
+        name, value = t.unpack_exactly(pair, 2)
+        yield t.constant_of(name), value.realize()
+
+
+def _is_changed(t: Tracer, module: torch.nn.Module) -> bool:
+    """Whether the frame changed which parameters, buffers and submodules a module has."""
+    known = t.objects.get(id(module))
+    held = (t.objects.get(id(vars(module).get(part))) for part in STATE)
+    stored = isinstance(known, Module) and not known.stores.keys().isdisjoint(STATE)
+    return stored or any(v is not None and v.mutated for v in held)
 
 
 def _dict_of(t: Tracer, module: Module, name: str) -> Value:

@@ -28,7 +28,7 @@ from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
-from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.functions import Known, Method, NestedFunction
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
@@ -175,6 +175,9 @@ def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
         return t.wrap_known(make(lookups.signature_of_method, value.function.constant()))
     if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
         return t.wrap_known(make(inspect.signature, value.constant()))
+    if isinstance(value, NestedFunction):
+        t.provenance.bound_to_process("the signature of a new function")
+        return t.wrap_known(value.signature(t))
     raise Unsupported(f"inspect.signature of {value.describe()}")
 
 

@@ -35,12 +35,13 @@ from turret.plugins.capture.values.classes import (
     builtin_base,
     look_up,
 )
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
 from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
-from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
+from turret.plugins.capture.values.objects import FunctionInstance, Instance
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
@@ -125,6 +126,10 @@ def _missing(function: Any, code: types.CodeType, missing: list[int]) -> str:
     if len(names) > 2:
         listed = f"{', '.join(names[:-1])}, and {names[-1]}"
     return f"{_name_of(function)}() missing {len(names)} required {what}: {listed}"
+
+
+_IS_ABSTRACT = 1 << 20
+"""Flag of classes with abstract methods."""
 
 
 def _is_made_by_object(kind: type) -> bool:
@@ -357,7 +362,7 @@ class Caller(Tracer):
         """``type.__call__(cls, *args, **kwargs)``: what a metaclass does unless it says otherwise."""
         kind: type = cls.object
         made = self.new_instance(cls, kind, args, kwargs).realize()
-        if not isinstance(made, Instance) or not issubclass(made.kind, kind):
+        if not isinstance(made, Instance) or kind not in made.kind.__mro__:
             return made
         owner, init = look_up(self, kind, "__init__")
         if init is object.__init__ or owner in OF_TORCH:
@@ -386,7 +391,11 @@ class Caller(Tracer):
         if issubclass(kind, torch.Tensor):
             return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)
-        if (base is object and _is_made_by_object(kind)) or base is types.SimpleNamespace:
+        if base is object and _is_made_by_object(kind):
+            if kind.__flags__ & _IS_ABSTRACT:
+                self.fails(object.__new__, kind)
+            return Instance(kind)
+        if base is types.SimpleNamespace:
             return Instance(kind)
         if base in (dict, collections.OrderedDict):
             return Instance(kind, payload=Dict({}, base))

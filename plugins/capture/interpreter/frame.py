@@ -9,13 +9,14 @@ from typing import Any
 
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.python import resume
+from turret.plugins.capture.python import polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
 from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.objects import Instance
 
 
 class Signal:
@@ -149,27 +150,35 @@ class Frame:
 
     def unwind(self, raised: Raised) -> None:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""
+        exception = raised.value
+        if isinstance(exception, ExceptionInstance) and not self.passes_on():
+            self.trace(exception)
         entry = self.decoded.handler(self.current)
         if entry is None:
             try:
                 raise raised
             finally:
                 del raised  # else it is held by this frame, which it holds
-        exception = raised.value
-        instruction = self.instructions[self.current]
-        passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
-        if isinstance(exception, ExceptionInstance) and not passed_on:
-            exception.trace = object()
-            if not exception.settled:
-                handled = self.handling[-1] if self.handling else self.tracer.call_stack.handled_outside()
-                exception.follow(handled)
-                exception.raised = True
-            exception.settled = True
+        if isinstance(exception, ExceptionInstance) and not self.passes_on():
+            handled = self.handling[-1] if self.handling else self.tracer.call_stack.handled_outside()
+            exception.find_context(self.tracer, handled)
         del self.stack[entry.depth :]
         if entry.lasti:
             self.push(Constant(self.current))
         self.push(exception)
         self.index = entry.target
+
+    def passes_on(self) -> bool:
+        """Whether the current instruction raises again what was raised before: its traceback stays as it is."""
+        instruction = self.instructions[self.current]
+        return instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
+
+    def trace(self, exception: ExceptionInstance) -> None:
+        """Put the current instruction into an exception's traceback, unless C code of the program's runs here."""
+        module = self.scope.get("__name__", "__main__")
+        if module != polyfills.__name__:
+            offset = self.instructions[self.current].offset
+            exception.go_through(self.tracer, self.code, module, offset, self.line())
 
     def line(self) -> int:
         """The source line under execution."""
@@ -265,8 +274,8 @@ class Generator(Value):
                 self.running = False
 
         def inject() -> None:
-            if isinstance(exception, ExceptionInstance) and exception.context is None and self.frame.handling:
-                exception.context = self.frame.handling[-1]
+            if isinstance(exception, ExceptionInstance) and self.frame.handling and exception.has_no_context():
+                exception.set_attr(t, "__context__", self.frame.handling[-1])
             self.frame.current = self.frame.index - 1
             self.frame.unwind(Raised(exception))
 

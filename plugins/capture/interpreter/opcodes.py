@@ -24,9 +24,11 @@ from turret.plugins.capture.python.instructions import (
     two_slots,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, Constant, Value
-from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.base import NULL, Constant, Value, spelled
+from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.functions import Cell, called_as
 from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.objects import InstanceDict
 from turret.plugins.capture.values.sequences import List, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
@@ -406,6 +408,8 @@ def list_to_tuple(f: Frame, i: Instruction) -> None:
 def extend(f: Frame, i: Instruction) -> None:
     more = f.pop()
     target = f.stack[-i.arg].realize()
+    if i.name == "LIST_EXTEND" and not f.tracer.has_items(more):
+        raise f.tracer.raised(TypeError, f"Value after * must be an iterable, not {spelled(more.type())}")
     target.call_method(f.tracer, "extend" if i.name == "LIST_EXTEND" else "update", [more], {})
 
 
@@ -413,9 +417,17 @@ def extend(f: Frame, i: Instruction) -> None:
 def dict_merge(f: Frame, i: Instruction) -> None:
     more = f.pop()
     target = f.stack[-i.arg].realize()
+    below = f.stack[: -i.arg - 1]
+    called = below[-2 if NULL_IS_ABOVE else -1].realize()
+    if not isinstance(more, InstanceDict) and look_up(f.tracer, more.type(), "keys")[1] is None:
+        named = f"{called_as(f.tracer, called)} argument after ** must be a mapping, not {spelled(more.type())}"
+        raise f.tracer.raised(TypeError, named)
     for key, value in f.tracer.pairs(more):
         if f.tracer.truth(target.contains(f.tracer, key)):
-            raise f.tracer.raised(TypeError, f"got multiple values for keyword argument {key.constant()!r}")
+            twice = (
+                f"{called_as(f.tracer, called)} got multiple values for keyword argument {f.tracer.constant_of(key)!r}"
+            )
+            raise f.tracer.raised(TypeError, twice)
         target.set_item(f.tracer, key, value)
 
 
@@ -440,7 +452,7 @@ def unpack_sequence(f: Frame, i: Instruction) -> None:
 @registry.instruction("UNPACK_EX")
 def unpack_ex(f: Frame, i: Instruction) -> None:
     before, after = around_star(i)
-    items = f.pop().unpack(f.tracer)
+    items = f.tracer.unpacked(f.pop())
     if len(items) < before + after:
         message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         raise f.tracer.raised(ValueError, message)

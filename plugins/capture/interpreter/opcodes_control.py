@@ -22,10 +22,10 @@ from turret.plugins.capture.python.instructions import (
     has_keywords,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
-from turret.plugins.capture.values.functions import NestedFunction
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value, spelled
+from turret.plugins.capture.values.exceptions import ExceptionInstance, caught
+from turret.plugins.capture.values.functions import NestedFunction, called_as
 from turret.plugins.capture.values.groups import left_to_raise, match_star
-from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.plugins.capture.values.sequences import Tuple
 
 # Jumps and loops.
@@ -159,6 +159,9 @@ def read_call(f: Frame, i: Instruction) -> tuple[Value, list[Value], dict[str, V
 @registry.instruction("CALL_FUNCTION_EX")
 def call_function_ex(f: Frame, i: Instruction) -> None:
     function, args, kwargs = read_call_ex(f, i)
+    if not f.tracer.has_items(args):
+        called = called_as(f.tracer, function)
+        raise f.tracer.raised(TypeError, f"{called} argument after * must be an iterable, not {spelled(args.type())}")
     values = args.unpack(f.tracer)
     named = {} if kwargs is None else {f.tracer.constant_of(k): v for k, v in f.tracer.pairs(kwargs)}
     f.push(f.tracer.call(function, values, named))
@@ -212,13 +215,16 @@ def set_function_attribute(f: Frame, i: Instruction) -> None:
 
 
 def _set_part(f: Frame, function: NestedFunction, part: int, value: Value) -> None:
-    """Annotations are left: only introspection reads them."""
     if part == CLOSURE:
         function.closure = list(value.items)  # type: ignore[attr-defined]
     elif part == KEYWORD_DEFAULTS:
         function.keyword_defaults = {k.constant(): v for k, v in f.tracer.pairs(value)}
     elif part == DEFAULTS:
         function.defaults = value.unpack(f.tracer)
+    elif part == ANNOTATIONS:
+        names, values = (value.unpack(f.tracer)[start::2] for start in (0, 1))
+        found = {f.tracer.constant_of(n): v for n, v in zip(names, values, strict=True)}
+        function.annotations = f.tracer.new_dict(found)
 
 
 @registry.instruction("RETURN_VALUE")
@@ -330,10 +336,8 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     cause = f.pop() if i.arg == 2 else None
     exception = f.tracer.exception_of(f.pop())
     if cause is not None:
-        exception.cause = None if f.tracer.is_none(cause) else f.tracer.exception_of(cause)
-        exception.suppressed = True
-    if isinstance(exception, ExceptionInstance):
-        exception.settled = False
+        exception.set_cause(f.tracer, cause if f.tracer.is_none(cause) else f.tracer.exception_of(cause))
+    exception.settled = False
     raise Raised(exception)
 
 
@@ -348,10 +352,10 @@ def before_with(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("WITH_EXCEPT_START")
 def with_except_start(f: Frame, i: Instruction) -> None:
-    exception = f.stack[-1].realize()
+    exception = caught(f.stack[-1])
     leave = f.stack[-4]
     kind = f.tracer.wrap_known(exception.type())
-    f.push(f.tracer.call(leave, [kind, exception, f.tracer.traceback()], {}))
+    f.push(f.tracer.call(leave, [kind, exception, exception.traceback(f.tracer)], {}))
 
 
 @registry.instruction("CLEANUP_THROW")

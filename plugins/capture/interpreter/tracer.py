@@ -7,7 +7,7 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import numpy
@@ -40,17 +40,17 @@ from turret.plugins.capture.values.base import (
     Answer,
     Constant,
     Lazy,
-    Opaque,
     Tracer,
     Value,
     spelled,
 )
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.exceptions import ExceptionInstance, traceback_of
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
+from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
@@ -211,7 +211,10 @@ class FrameTracer(Caller):
         except Unsupported:
             raise
         except Exception as error:
-            raise self.raised_from(error) from None
+            raised = self.raised_from(error)
+            inner = None if error.__traceback__ is None else error.__traceback__.tb_next
+            raised.value.trace = traceback_of(inner)
+            raise raised from None
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
@@ -454,9 +457,22 @@ class FrameTracer(Caller):
             raise
         return list(self.drain(iterator))
 
+    def unpacked(self, value: Value) -> list[Value]:
+        """The items of what is assigned to several targets."""
+        if not self.has_items(value):
+            raise self.raised(TypeError, f"cannot unpack non-iterable {spelled(value.type())} object")
+        return value.unpack(self)
+
+    def has_items(self, value: Value) -> bool:
+        """Whether an object is of a class that says how to iterate over it."""
+        if isinstance(value, Sequence):
+            return True
+        kind = value.type()
+        return any(look_up(self, kind, name)[1] is not None for name in ("__iter__", "__getitem__"))
+
     def unpack_exactly(self, value: Value, count: int) -> list[Value]:
         """``a, b = value``."""
-        items = value.unpack(self)
+        items = self.unpacked(value)
         if len(items) > count:
             raise self.raised(ValueError, f"too many values to unpack (expected {count})")
         if len(items) < count:
@@ -558,6 +574,14 @@ class FrameTracer(Caller):
         made.cause, made.context, made.suppressed, made.settled = stop, stop, True, True
         return made
 
+    def fails(self, function: Callable, *args: Any) -> NoReturn:
+        """Raise what a call of a function written in C raises, which is known to raise and to change nothing."""
+        try:
+            function(*args)
+        except Exception as error:
+            raise self.raised_from(error) from None
+        raise AssertionError(f"{function} of {args} does not fail")
+
     def raised_from(self, error: BaseException) -> Raised:
         """The same, of an exception that a pure function raised."""
         made = self.new_exception(type(error), *error.args)
@@ -577,13 +601,13 @@ class FrameTracer(Caller):
 
     def exception_matches(self, exception: Value, kinds: Value) -> bool:
         """``except kinds``."""
-        if isinstance(kinds, Sequence):
-            return any(self.exception_matches(exception, k.realize()) for k in kinds.items)
-        return issubclass(exception.type(), kinds.constant())
-
-    def traceback(self) -> Value:
-        """Stands for a traceback, which only code outside may look at."""
-        return Opaque(types.TracebackType, None)
+        among = [v.realize() for v in kinds.items] if isinstance(kinds, Tuple) else [kinds]
+        classes = [v.object if isinstance(v, Known) else v for v in among]
+        if any(isinstance(v, Value) and issubclass(v.type(), type) for v in classes):
+            raise Unsupported(f"except {kinds.describe()}")
+        if not all(isinstance(v, type) and issubclass(v, BaseException) for v in classes):
+            raise self.raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+        return any(cls in exception.type().__mro__ for cls in classes)
 
 
 @attrs.frozen

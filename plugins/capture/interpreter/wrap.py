@@ -11,14 +11,14 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from turret.frames.annotations import is_in_graph, substitute_of
-from turret.frames.class_members import find_in_mro
+from turret.frames.class_members import class_member, find_in_mro
 from turret.frames.sources import (
     AttrSource,
     BaseItemSource,
@@ -37,8 +37,10 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import DISABLED, ORIGINAL, disabled_original
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
+from turret.plugins.capture.values.big_ints import BigInt
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.distributed import AnyPlacement, description
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -51,7 +53,7 @@ from turret.plugins.capture.values.functions import (
 )
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.outside_iterators import (
     NUMBER_AND_TEXT_ITERATORS,
     SEQUENCE_ITERATORS,
@@ -149,12 +151,24 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
         symbolic = t.recorder.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
+        if t.policy.is_unknown_int(source, object):
+            return _big_int(t, object, source)
     if type(object) is float and t.policy.changing_float(source, object):
         t.guards.take("TYPE", source, float)
         return ChangingFloat(t, object, source)
     if not isinstance(source, BoundSource):
         t.guards.take("EQUALS", source, object)
     return Constant(object, source)
+
+
+def _big_int(t: Tracer, object: int, source: Source) -> Value:
+    known = t.objects.get(id(object))
+    if isinstance(known, BigInt):
+        _assume_same(t, known, source)
+        return known
+    made = BigInt(t, object, source)
+    t.remember(object, made)
+    return made
 
 
 def identity(t: Tracer, object: Any, source: Source) -> Value:
@@ -182,16 +196,20 @@ def known(cls: type[Known]) -> Wrapper:
 
 
 def _builtin(t: Tracer, object: Any, source: Source) -> Value:
-    """A function written in C; one that is bound to a tensor or a container is a method of that."""
-    owner = getattr(object, "__self__", None)
-    if isinstance(owner, (torch.Tensor, *_OWNERS, *_TRANSIENT)) and not isinstance(source, BoundSource):
-        t.guards.take("TYPE", source, type(object))
-        t.guards.take("EQUALS", AttrSource(source, "__name__"), object.__name__)
-        return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
+    """A function written in C; one that is bound to an object is a method of that, and new at each call."""
+    if type(object) in _BOUND_TYPES and not isinstance(source, BoundSource) and object not in registry.functions:
+        name = lookups.name_of_method(object)
+        if name is not None:
+            t.guards.take("TYPE", source, type(object))
+            t.guards.take("CALL", source, (lookups.name_of_method, name))
+            owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
+            # Of an instance of the program's, an attribute of its own may have the name.
+            method = class_member(owner.type(), name) if isinstance(owner, Instance) else None
+            return MethodOfValue(owner, name, source, None if method is None else t.wrap_known(method))
     return known(Builtin)(t, object, source)
 
 
-_OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
+_BOUND_TYPES = (types.BuiltinMethodType, types.MethodWrapperType)
 
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
@@ -368,12 +386,10 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
         return identity(t, object, source)  # an enum of torch's
     if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
         return identity(t, object, source)
-    if isinstance(object, _TRANSIENT):
-        t.guards.take("TYPE", source, kind)
-        return Opaque(object, source)
     in_c = not kind.__flags__ & HEAP_TYPE and kind not in _PLAIN_IN_C
     if in_c or isinstance(object, torch.Tensor) or _foreign(kind):
-        return _opaque(t, object, source)
+        t.guards.take("TYPE", source, kind)
+        return Opaque(object, source)
     t.guards.take("TYPE", source, kind)
     return Instance(kind, object, source, _payload(t, object, source))
 
@@ -402,19 +418,6 @@ def _is_generic(alias: Any) -> bool:
     """Whether an alias is of a class of a program's own, which makes instances when it is called."""
     origin = getattr(alias, "__origin__", None)
     return isinstance(origin, type) and issubclass(origin, typing.Generic)
-
-
-_ITERABLES: tuple[Iterable[Any], ...] = (
-    (), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque()
-)  # fmt: skip
-_TRANSIENT = (
-    types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
-    reversed,
-    *(type(iter(v)) for v in _ITERABLES),
-    *(v for v in vars(itertools).values() if isinstance(v, type)),
-)  # fmt: skip
-"""Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
-them alive)."""
 
 
 _PLAIN_IN_C = (dict, list, tuple, set, collections.OrderedDict, int, str, types.SimpleNamespace)

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import itertools
+import logging
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -31,6 +32,24 @@ def signature_of_method(function: types.FunctionType) -> inspect.Signature:
 def result(function: Callable[[], Any]) -> Any:
     """What a function without arguments gives."""
     return function()
+
+
+def name_of_method(function: Any) -> str | None:
+    """The name of a bound method written in C; None of one that its object has not under that name: ``super`` gave it.
+
+    Runs none of the program's code.
+    """
+    owner, name = getattr(function, "__self__", None), function.__name__
+    if isinstance(owner, (type, types.ModuleType, types.NoneType)):
+        return None
+    found = class_member(type(owner), name)
+    is_own = isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    return name if is_own and found.__get__(owner) == function else None
+
+
+def is_logged(level: int, logger: logging.Logger) -> bool:
+    """Whether a logger takes messages of a level."""
+    return logger.isEnabledFor(level)
 
 
 _slices: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()

@@ -33,8 +33,8 @@ from turret.pipeline.keys.graph_key import Unstable, environment, operator_text,
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, FactKind, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
+from turret.plugins.capture.python.places import at_line
 from turret.plugins.capture.rebuilding.failures import AsPython
-from turret.plugins.capture.rebuilding.places import at_line
 from turret.plugins.capture.store.alike import outline
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.store.references import Changed, NotPortable

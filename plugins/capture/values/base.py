@@ -10,13 +10,13 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from turret.frames.class_members import member_owner
+from turret.frames.class_members import ABSENT, class_member, member_owner
 from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
@@ -303,7 +303,6 @@ class Tracer(Protocol):
     def new_list(self, items: list[Value]) -> Value: ...
     def new_dict(self, items: dict[Any, Value]) -> Any: ...
     def items_iterator(self, items: list[Value]) -> Value: ...
-    def traceback(self) -> Value: ...
     def combine_sets(self, operation: Callable, one: Value, other: Value) -> Answer: ...
     def compare_sets(self, symbol: str, one: Value, other: Value) -> Answer: ...
     def fold(
@@ -343,6 +342,8 @@ class Tracer(Protocol):
     def drain(self, iterator: Value) -> Iterator[Value]: ...
     def each(self, value: Value) -> Iterable[Value]: ...
     def listed(self, value: Value, otherwise: str) -> list[Value]: ...
+    def unpacked(self, value: Value) -> list[Value]: ...
+    def has_items(self, value: Value) -> bool: ...
     def unpack_exactly(self, value: Value, count: int) -> list[Value]: ...
     def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]: ...
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]: ...
@@ -351,6 +352,7 @@ class Tracer(Protocol):
 
     def new_exception(self, kind: type, *args: Any) -> Any: ...
     def raised(self, kind: type, *args: Any) -> Raised: ...
+    def fails(self, function: Callable, *args: Any) -> NoReturn: ...
     def raised_from(self, error: BaseException) -> Raised: ...
     def stopped_inside(self, stop: Any) -> Any: ...
     def exception_of(self, value: Value) -> Any: ...
@@ -607,10 +609,11 @@ class Unread(Lazy):
 
 
 class MethodOfValue(Value):
-    """A bound method of a builtin kind of value."""
+    """A bound method of a builtin kind of value, or of an object that classes written in C make."""
 
-    def __init__(self, owner: Value, name: str) -> None:
-        self.owner, self.name = owner, name
+    def __init__(self, owner: Value, name: str, source: Source | None = None, function: Value | None = None) -> None:
+        """``function``: what is bound, where the owner is not to be asked for it by name."""
+        self.owner, self.name, self.source, self.function = owner, name, source, function
 
     def type(self) -> type:
         return type([].append)
@@ -626,6 +629,8 @@ class MethodOfValue(Value):
         return super().get_attr(t, name)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.function is not None:
+            return t.call(self.function, [self.owner, *args], kwargs)
         return self.owner.call_method(t, self.name, args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
@@ -671,13 +676,35 @@ class Opaque(Value):
 
     def key(self, t: Tracer) -> Any:
         if type(self.object).__hash__ is object.__hash__:
+            self.pin(t)
             return self.object
         return super().key(t)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.wrap_known(type(self.object))
+        if self.has_method(t, name):
+            return MethodOfValue(self, name)
         raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def pin(self, t: Tracer) -> None:
+        """Guard that the object is the same one."""
+        if self.source is not None and not isinstance(self.source, BoundSource):
+            t.guards.take("ID", self.source, self.object)
+
+    def has_method(self, t: Tracer, name: str) -> bool:
+        """Whether a method written in C is what the object has under a name."""
+        kind = type(self.object)
+        plain = class_member(kind, "__getattribute__") is object.__getattribute__
+        if not plain or not isinstance(class_member(kind, name), types.MethodDescriptorType):
+            return False
+        held = class_member(kind, "__dict__")
+        if held is ABSENT:
+            return True
+        if not isinstance(held, types.GetSetDescriptorType) or self.source is None or name in held.__get__(self.object):
+            return False
+        t.guards.take("NO_KEY", DictSource(self.source), name)
+        return True
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(f"method {name!r} of {self.describe()}")
@@ -685,6 +712,7 @@ class Opaque(Value):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         plain = isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__
         if plain and self.object() is not None:
+            self.pin(t)
             t.provenance.refers(self.object, self.object())
             assert self.source is not None
             return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive

@@ -143,8 +143,27 @@ def _field(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
     return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
 
 
+class _MethodInC(Handler):
+    """A method written in C, bound to an instance."""
+
+    def __init__(self, value: Value, owner: type, name: str, raw: Any) -> None:
+        super().__init__(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+        self.value, self.own_name, self.raw = value, name, raw
+
+    def type(self) -> type:
+        return types.MethodWrapperType if isinstance(self.raw, types.WrapperDescriptorType) else super().type()
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.value
+        return Constant(self.own_name) if name == "__name__" else super().get_attr(t, name)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(self.raw)}.__get__({r.load(self.value)})")
+
+
 def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+    return _MethodInC(value, owner, name, raw)
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
@@ -307,6 +326,10 @@ _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
 }  # fmt: skip
 
 
+_IMMUTABLE = 1 << 8
+"""Flag of classes whose attributes no program can set."""
+
+
 class Class(Known):
     """A class."""
 
@@ -366,6 +389,16 @@ class Class(Known):
             raise t.raised_from(error) from None
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        kind, meta = self.object, type(self.object)
+        setter = look_up(t, meta, "__setattr__")[1]
+        if isinstance(setter, types.FunctionType):
+            t.call(Method(t.wrap_known(setter), self), [Constant(name), value], {})
+            return
+        if kind.__flags__ & _IMMUTABLE:
+            t.fails(type.__setattr__, kind, name, None)
+        raw = look_up(t, meta, name)[1]
+        if setter is not type.__setattr__ or any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
         t.effects.set_attribute(self, name, value)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:

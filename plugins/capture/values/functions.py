@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,10 @@ class Known(Callable_):
         return r.constant(self.object)
 
 
+_OF_CALLS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+"""Attributes of a function that decide what its calls do."""
+
+
 class Function(Known):
     """A Python function that existed before."""
 
@@ -121,6 +126,8 @@ class Function(Known):
         return self.child(t, name, found)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if name in _OF_CALLS:
+            raise Unsupported(f"setting {name} of {self.describe()}")
         t.effects.set_attribute(self, name, value)
 
     def cells(self, t: Tracer) -> list[Cell]:
@@ -204,6 +211,11 @@ class LocalFunction(Function):
         return r.source(self.source)
 
 
+_OF_FUNCTIONS = frozenset(dir(types.FunctionType))
+_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+"""Of the attributes that every function has, those that a call of it knows nothing of."""
+
+
 class NestedFunction(Callable_):
     """A function that the program made while it was captured."""
 
@@ -221,6 +233,8 @@ class NestedFunction(Callable_):
         self.defaults, self.keyword_defaults, self.closure = defaults, keyword_defaults, closure
         self.qualified_name = qualified_name or code.co_qualname
         self.attributes: dict[str, Value] = {}
+        self.annotations: Value | None = None
+        """A dict; None for none so far."""
 
     def type(self) -> type:
         return types.FunctionType
@@ -231,17 +245,8 @@ class NestedFunction(Callable_):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
-        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            constants = self.code.co_consts
-            document = constants[0] if constants and isinstance(constants[0], str) else None
-            return Constant(
-                {
-                    "__name__": self.code.co_name,
-                    "__qualname__": self.qualified_name,
-                    "__module__": self.scope.get("__name__"),
-                    "__doc__": document,
-                }[name]
-            )
+        if name in _NAMES:
+            return Constant(self.names()[name])
         if name == "__code__":
             return t.wrap_known(self.code)
         if name == "__defaults__":
@@ -249,7 +254,10 @@ class NestedFunction(Callable_):
         if name == "__closure__":
             return t.new_tuple(list(self.closure)) if self.closure else Constant(None)
         if name == "__dict__":
-            return t.new_dict(dict(self.attributes))
+            return t.new_dict({n: v for n, v in self.attributes.items() if n not in _OF_FUNCTIONS})
+        if name == "__annotations__":
+            self.annotations = self.annotations or t.new_dict({})
+            return self.annotations
         if name == "__get__":
             return binder(self)
         if hasattr(types.FunctionType, name):
@@ -257,7 +265,32 @@ class NestedFunction(Callable_):
         raise t.raised(AttributeError, f"'function' object has no attribute {name!r}")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if name == "__annotations__" and value.realize().type() is dict:
+            self.annotations = value.realize()
+            return
+        if name in _OF_FUNCTIONS and name not in _NAMES:
+            raise Unsupported(f"setting {name} of a new function")
         self.attributes[name] = value
+
+    def names(self) -> dict[str, Any]:
+        """What the function says of itself."""
+        constants = self.code.co_consts
+        return {
+            "__name__": self.code.co_name,
+            "__qualname__": self.qualified_name,
+            "__module__": self.scope.get("__name__"),
+            "__doc__": constants[0] if constants and isinstance(constants[0], str) else None,
+        }
+
+    def signature(self, t: Tracer) -> inspect.Signature:
+        """``inspect.signature`` of the function, whose defaults and annotations have to be constants."""
+        if "__wrapped__" in self.attributes or "__signature__" in self.attributes:
+            raise Unsupported("inspect.signature of a new function that stands for another")
+        cells = tuple(types.CellType() for _ in self.code.co_freevars)
+        made = types.FunctionType(self.code, self.scope, None, tuple(map(t.constant_of, self.defaults)) or None, cells)
+        made.__kwdefaults__ = {n: t.constant_of(v) for n, v in self.keyword_defaults.items()}
+        made.__annotations__ = {} if self.annotations is None else t.constant_of(self.annotations)
+        return inspect.signature(made)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call_function(self, args, kwargs)
@@ -281,6 +314,8 @@ class NestedFunction(Callable_):
             r.line(f"{name}.__kwdefaults__ = {{{pairs}}}")
         if self.qualified_name != self.code.co_name:
             r.line(f"{name}.__qualname__ = {self.qualified_name!r}")
+        if self.annotations is not None:
+            r.line(f"{name}.__annotations__ = {r.load(self.annotations)}")
         for attribute, value in self.attributes.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
@@ -416,6 +451,13 @@ class Partial(Callable_):
         args = "".join(", " + r.load(v) for v in self.args)
         kwargs = "".join(f", {k}={r.load(v)}" for k, v in self.kwargs.items())
         return r.assign(f"{r.constant(functools.partial)}({r.load(self.function)}{args}{kwargs})")
+
+
+def called_as(t: Tracer, function: Value) -> str:
+    """A function as the interpreter's errors name one that is called."""
+    name = t.constant_of(function.get_attr(t, "__qualname__"))
+    module = t.constant_of(function.get_attr(t, "__module__"))
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 class Handler(Callable_):

@@ -11,8 +11,8 @@ from typing import Any
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Handler
-from turret.plugins.capture.values.objects import ExceptionInstance
 
 _OWN = ("derive", "split", "subgroup")
 

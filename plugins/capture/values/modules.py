@@ -17,7 +17,7 @@ from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
 
-_STATE = ("_parameters", "_buffers", "_modules")
+STATE = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
@@ -52,7 +52,7 @@ class Module(Instance):
         if found is not None:
             return found
         self.assume_absent(t, name)
-        for part in _STATE:
+        for part in STATE:
             held = vars(self.object).get(part)
             if part not in self.stores and id(held) not in t.objects and isinstance(held, dict):
                 t.guards.take("NO_KEY", AttrSource(self.source, part), name)
@@ -61,7 +61,7 @@ class Module(Instance):
     def state(self, t: Tracer, name: str) -> Value | None:
         """A parameter, buffer or submodule, or None."""
         own = vars(self.object)
-        for part in _STATE:
+        for part in STATE:
             wrapped = self.stores.get(part)
             held = own.get(part)
             if wrapped is not None or id(held) in t.objects:
@@ -94,7 +94,7 @@ class Module(Instance):
         if is_module(value) or isinstance(value, Tensor) or self.state(t, name) is not None:
             t.follow(t.wrap_known(nn.Module.__setattr__), [self, t.wrap_known(name), value], {})
             return
-        for part in _STATE:
+        for part in STATE:
             held = vars(self.object).get(part)
             if part not in self.stores and id(held) not in t.objects:
                 t.guards.take("NO_KEY", AttrSource(self.source, part), name)

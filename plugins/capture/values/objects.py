@@ -1,4 +1,4 @@
-"""Instances of classes, exceptions, ``super``, and an instance's ``__dict__``."""
+"""Instances of classes, ``super``, and an instance's ``__dict__``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from turret.plugins.capture.values.classes import (
     defines,
     look_up,
 )
-from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
+from turret.plugins.capture.values.functions import Callable_, Known, Method
 from turret.torch_compat.operators.native_functions import TensorBase
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
@@ -184,6 +184,8 @@ class Instance(Value):
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
         if name in ("__class__", "__dict__"):
             raise Unsupported(f"setting {name} of {self.describe()}")
+        if not isinstance(raw, types.MemberDescriptorType) and not keeps_attributes(self.kind):
+            t.fails(object.__setattr__, _without_attributes(self.kind.__name__, name, raw is not None), name, None)
         self.refuse_to_drop(name)
         t.effects.note(self)
         self.stores.pop(name, None) if self.stores.get(name) is DELETED else None
@@ -363,6 +365,16 @@ class Instance(Value):
         self.write_stores(r, held, r.effect)
 
 
+def keeps_attributes(kind: type) -> bool:
+    """Whether instances of a class have attributes beside those that slots hold."""
+    return kind.__dictoffset__ != 0 or issubclass(kind, threading.local)
+
+
+def _without_attributes(kind: str, name: str, in_class: bool) -> Any:
+    """An instance of a class of a name, which has an attribute or none, whose instances have no attributes."""
+    return type(kind, (), {"__slots__": (), **({name: None} if in_class else {})})()
+
+
 def full_name(kind: type) -> str:
     """A class as Python's own errors name it: one written in C with its module."""
     return f"types.{kind.__name__}" if kind is types.SimpleNamespace else kind.__name__
@@ -405,95 +417,6 @@ def is_data_descriptor(t: Tracer, raw: Any) -> bool:
 def hides(t: Tracer, raw: Any) -> bool:
     """Whether a class attribute takes precedence over one of the instance's ``__dict__``; a slot has none there."""
     return is_data_descriptor(t, raw) and not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
-
-
-class ExceptionInstance(Instance):
-    """An exception; ``args`` as given to its class."""
-
-    def __init__(self, kind: type, args: list[Value], object: Any = None, source: Source | None = None) -> None:
-        super().__init__(kind, object, source)
-        self.args = args
-        self.cause: Value | None = None
-        self.context: Value | None = None
-        self.raised = False
-        """Without a context it has the exception that the frame's caller handles, which is known when the code runs."""
-        self.settled = False
-        """Whether its context is found, until it is raised again; one thrown into a generator has no caller's."""
-        self.suppressed = False
-        """``__suppress_context__``: set by ``raise ... from``."""
-        self.trace: object = None
-        """Another object for each traceback that it would have by now."""
-
-    def follow(self, handled: Value | None) -> None:
-        """Raised while ``handled`` is: that is its context from now on, and nothing that it is the context of."""
-        if handled is None or handled is self:
-            return
-        link: Any = handled
-        while isinstance(link, ExceptionInstance) and link.context is not None:
-            if link.context is self:
-                link.context = None
-            link = link.context
-        self.context = handled
-
-    def describe(self) -> str:
-        said = ", ".join(str(a.value) if isinstance(a, Constant) else a.describe() for a in self.args)
-        return f"{self.kind.__name__}({said})"
-
-    def get_attr(self, t: Tracer, name: str) -> Value:
-        if name == "args":
-            return t.new_tuple(list(self.args))
-        if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
-            return found
-        if name == "value" and self.kind is StopIteration:
-            return self.args[0] if self.args else Constant(None)
-        if name == "__suppress_context__" and self.object is None:
-            return Constant(self.suppressed)
-        if name in ("__traceback__", "__suppress_context__", "__notes__"):
-            raise Unsupported(f"{name} of an exception")
-        if name == "with_traceback":
-            return Handler("with_traceback", lambda t, trace: self)
-        return super().get_attr(t, name)
-
-    def linked(self, name: str) -> Value | None:
-        """``__cause__`` or ``__context__`` of an exception that was made while capturing; None for any other's."""
-        if name == "__context__" and self.raised and self.context is None:
-            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
-        if self.object is not None:
-            return None
-        return (self.cause if name == "__cause__" else self.context) or Constant(None)
-
-    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        if name == "__cause__":
-            self.cause, self.suppressed = None if t.is_none(value) else value, True
-        elif name == "__context__":
-            self.context = None if t.is_none(value) else value
-        elif name == "__suppress_context__":
-            self.suppressed = t.truth(value)
-        elif name == "__traceback__":
-            self.trace = value
-        elif name == "args":
-            self.args = value.unpack(t)
-        else:
-            super().set_attr(t, name, value)
-
-    def rebuild(self, r: Rebuilder) -> str:
-        made = r.constant(self.kind)
-        args = "".join(", " + r.load(v) for v in self.args)
-        if isinstance(look_up(r.t, self.kind, "__init__")[1], types.FunctionType):
-            name = r.assign(f"{made}.__new__({made}{args})")
-        else:
-            name = r.assign(f"{made}({args[2:]})")
-        r.remember(self, name)
-        self.write_stores(r, name, r.line)
-        if self.cause is not None:
-            r.line(f"{name}.__cause__ = {r.load(self.cause)}")
-        if self.context is not None:
-            r.line(f"{name}.__context__ = {r.load(self.context)}")
-        elif self.raised:
-            r.line(f"{name}.__context__ = {r.constant(sys.exc_info)}()[1]")
-        if self.suppressed != (self.cause is not None):  # giving it a cause sets it
-            r.line(f"{name}.__suppress_context__ = {self.suppressed}")
-        return name
 
 
 class FunctionInstance(Instance):

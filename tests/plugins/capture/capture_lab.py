@@ -93,6 +93,12 @@ def assert_same(found: Any, expected: Any, where: str = "result") -> None:
         assert found == expected or (found != found and expected != expected), f"{where}: {found} is not {expected}"
 
 
+def assert_captured(observed: Observed, *, raises: bool = False) -> None:
+    """No frame ran as Python, but for those that raise where the program does."""
+    found = [m for m in observed.fallbacks if not raises or " runs as Python: it raises " not in m]
+    assert not found, found
+
+
 def check(
     function: Callable,
     *args: Any,
@@ -114,7 +120,7 @@ def check(
         assert_same(found[1], expected[1], f"call {number}")
         assert_same(mine[0], theirs[0], f"arguments after call {number}")
         assert_same(mine[1], theirs[1], f"arguments after call {number}")
-    assert not observed.fallbacks, observed.fallbacks
+    assert_captured(observed, raises=expected[0] == "raised")
     if breaks is not None:
         assert len(observed.breaks) == breaks, observed.breaks
     if graphs is not None:

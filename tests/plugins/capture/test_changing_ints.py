@@ -79,3 +79,35 @@ def test_an_attribute_is_what_it_is_where_nothing_is_dynamic():
         mine.n = number
         observed(X)
     assert len(observed.graphs) == 4
+
+
+USES_OF_LARGE_INTS = {
+    "hands it on": lambda n: (n, [n], {"a": n}, n is None, isinstance(n, int), type(n) is int, callable(n)),
+    "adds": lambda n: (1 + n, n + 1),
+    "compares": lambda n: (n > 2**101, 3 < n, n == 3, n == n),
+    "branches": lambda n: "some" if n else "none",
+    "writes": lambda n: (f"{n:x}", "%032x" % n, str(n)),
+    "looks up": lambda n: (n in [1, 2], {n: 1}, n in {1: 2}),
+    "asks a method": lambda n: n.bit_length(),
+    "computes with a part": lambda n: X * (n % 3),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_LARGE_INTS)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_an_int_too_large_for_a_graph_is_unknown_once_it_changed(use, fullgraph):
+    def program(x, n):
+        y = x + 1
+        return y * 2, USES_OF_LARGE_INTS[use](n)
+
+    observed = Observed(program, fullgraph=fullgraph)
+    for number in range(6):
+        large = 2**100 + 7 * number
+        assert_same(observed(X, large), program(X, large))
+    assert_same(observed(X, 5), program(X, 5))
+    if (
+        not fullgraph
+    ):  # where nothing breaks the graph it is a constant of one capture each, as an int that never changed
+        assert len(observed.recompiles) <= 2 and not observed.fallbacks
+    if use == "hands it on":
+        assert len(observed.graphs) <= 2

@@ -173,6 +173,36 @@ def test_functional_call_uses_other_parameters_and_puts_them_back():
     assert all(value is before[name] for name, value in NET.named_parameters())
 
 
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.second(self.first(x)))
+
+
+def test_functional_call_of_a_module_that_the_frame_changed_before():
+    def switched(net, x):
+        net.eval()
+        net.seen = 1
+        return functional_call(net, {"first.weight": x.T @ x}, (x,))
+
+    def untied(net, x):
+        net.eval()
+        net.second.weight = nn.Parameter(x.T @ x * 2)
+        return functional_call(net, {"first.weight": x.T @ x}, (x,))
+
+    def twice(net, x):
+        net.eval()
+        return functional_call(net, {"first.weight": x.T @ x}, functional_call(net, {"second.weight": x.T @ x}, x))
+
+    for program in (switched, untied, twice):
+        check(program, Tied(), X, breaks=None if program is untied else 0)
+
+
 def test_gradients_of_each_sample_of_a_module():
     weights = {k: v.detach() for k, v in NET.named_parameters()}
 

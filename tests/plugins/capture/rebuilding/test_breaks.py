@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 from turret.errors import CaptureError
+from turret.plugins.capture.registry import registry
 
 X = torch.arange(1.0, 5.0)
 
@@ -401,3 +402,15 @@ def test_a_break_while_a_handler_has_an_exception_keeps_what_is_around_it_compil
     assert_same(observed(torch.ones(2), log), torch.full((2,), 3.0))
     assert log == ["1"]
     assert len(observed.graphs) == 2
+
+
+def test_what_a_handler_needs_as_a_constant_and_cannot_have_breaks_the_graph(monkeypatch):
+    def named(module):
+        return type(module).__name__
+
+    def program(module, x):
+        module.flag = 1
+        return x + 1, named(module)
+
+    monkeypatch.setitem(registry.functions, named, lambda t, module: module.constant())
+    check(program, torch.nn.Tanh(), torch.ones(2), breaks=1)

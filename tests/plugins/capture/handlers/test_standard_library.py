@@ -1,0 +1,105 @@
+"""Functions of the standard library that are pure, or that do nothing, break no graph."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+
+import pytest
+import torch
+
+from tests.plugins.capture.capture_lab import Observed, check
+
+X = torch.ones(3)
+LOGGER = logging.getLogger("turret.tests.of.capture")
+
+
+def paths(x):
+    y = x + 1
+    path = os.path.join("a", "b", "c.txt")
+    return y * 2, path, os.path.basename(path), os.path.dirname(path), os.path.splitext(path)
+
+
+def json_both_ways(x):
+    y = x + 1
+    return y * 2, json.dumps({"a": [1, 2.5, None, x.shape[0]]}, indent=1), json.loads('{"a": [1]}')
+
+
+def signature_of_a_new_function(x):
+    def inner(a, b=3, *args: int, c: "str" = "s", **kwargs) -> float:
+        return a
+
+    y = x + 1
+    parameters = inspect.signature(inner).parameters
+    return y * 2, list(parameters), [p.default for p in parameters.values()], str(inspect.signature(inner))
+
+
+def annotations(x):
+    def inner(a: int, b: "text" = 3) -> float:  # noqa: F821
+        return a
+
+    def plain(a):
+        return a
+
+    plain.__annotations__["a"] = int
+    return x + 1, dict(inner.__annotations__), dict(plain.__annotations__), inner.__dict__
+
+
+@pytest.mark.parametrize("program", [paths, json_both_ways, signature_of_a_new_function, annotations])
+def test_what_is_pure_is_computed_while_capturing(program):
+    check(program, X, breaks=0, graphs=1)
+
+
+def test_a_function_that_leaves_has_its_annotations():
+    def program(x):
+        def inner(a: int) -> float:
+            return a
+
+        return x + 1, inner
+
+    assert Observed(program)(X)[1].__annotations__ == program(X)[1].__annotations__
+
+
+def test_defaults_that_are_set_are_those_of_the_next_call():
+    def held(x, factor=2):
+        return x * factor
+
+    def program(x, given):
+        def inner(x, factor=2):
+            return x * factor
+
+        y = x + 1
+        inner.__defaults__ = (3,)
+        given.__defaults__ = (5,)
+        return inner(y), given(y)
+
+    check(program, X, held, breaks=None)
+
+
+def logged(x):
+    y = x + 1
+    LOGGER.debug("of %s", y)
+    logging.getLogger("turret.tests.of.capture").info("of %s", y)
+    LOGGER.log(5, "of %s", y)
+    if LOGGER.isEnabledFor(logging.DEBUG):
+        y = y * 3
+    return y * 2
+
+
+def own_messages(caplog):
+    return [r.message for r in caplog.records if r.name == LOGGER.name]
+
+
+def test_a_message_below_the_level_of_its_logger_is_none(caplog):
+    observed = Observed(logged)
+    LOGGER.setLevel(logging.WARNING)
+    for _ in range(2):
+        assert torch.equal(observed(X), X * 4)
+    assert len(observed.graphs) == 1 and not observed.breaks and not own_messages(caplog)
+
+    LOGGER.setLevel(logging.DEBUG)  # from now on they are written
+    for _ in range(2):
+        assert torch.equal(observed(X), X * 12)
+    assert own_messages(caplog) == [f"of {X + 1}"] * 4
