@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
+from turret.plugins.joint.ops.value_checks import with_value_checks
 from turret.torch_compat.dispatch import DisablePythonDispatcher
 from turret.torch_compat.operators.layouts import suggest_memory_format
 from turret.torch_compat.operators.ops import OpOverload
@@ -66,7 +67,9 @@ class PreferEagerKernels(TorchFunctionMode):
         made = with_eagers_gradient(name, args, kwargs)
         if made is not NotImplemented:
             return made
-        made = func(*args, **kwargs)
+        made = with_value_checks(name, args, kwargs)
+        if made is NotImplemented:
+            made = func(*args, **kwargs)
         return _laid_out(name, made, args[0] if args else kwargs.get("input"))
 
 
