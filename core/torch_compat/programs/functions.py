@@ -26,6 +26,8 @@ make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
 """A tensor of a class that has no memory of its own."""
 use_grad_for_differentiable = optimizer._use_grad_for_differentiable
 """The decorator of the ``step`` of optimizers."""
+group_tensors_unless_compiling = optimizer.Optimizer._group_tensors_by_device_and_dtype
+"""What optimizers sort their parameters with, which torch's own compiler skips."""
 value_of = optimizer._get_value
 """What an optimizer reads a number of its state with."""
 stack_if_compiling = optimizer._stack_if_compiling
