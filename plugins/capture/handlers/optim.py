@@ -132,7 +132,7 @@ def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None =
     The order of the groups is eager's own, since Adafactor takes from the first one what it adds in all.
     """
     lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]
-    fakes = []
+    fakes: list[torch.Tensor | None] = []
     for value in lists[0]:
         tensor = value.realize()
         if not isinstance(tensor, Tensor):
