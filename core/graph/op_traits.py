@@ -37,10 +37,14 @@ _REFUSE_BY_DATA = _names(
     scatter_reduce masked_scatter embedding _embedding_bag _embedding_bag_forward_only searchsorted nll_loss_forward
     nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy max_unpool2d max_unpool3d
     segment_reduce bincount histc histogram _histogramdd_bin_edges _ctc_loss multinomial _linalg_eigh _linalg_svd
-    linalg_eig linalg_eigvals linalg_lstsq
+    linalg_eig linalg_eigvals linalg_lstsq linalg_pinv cholesky cholesky_inverse lu_unpack
+    fake_quantize_per_channel_affine_cachemask
     """
 )
-"""Ops of ATen that raise for some values of their tensors: an index out of range, a probability over 1, a NaN."""
+"""Ops of ATen that raise for some values of their tensors: an index out of range, a probability over 1, a NaN.
+
+Factorizations that may be told to raise (``check_errors``) are among them, too.
+"""
 
 
 @functools.cache
@@ -143,9 +147,13 @@ def advances_generator(op: Any) -> bool:
     return is_random_op(op) and op._schema.name != "turret::seed"
 
 
+@functools.cache
 def refuses_data(op: Any) -> bool:
     """Whether an op raises for some values of its tensors, whatever their dtypes."""
-    return isinstance(op, OpOverload) and op.namespace == "aten" and op._schema.name.split("::")[-1] in _REFUSE_BY_DATA
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
+        return False
+    checks = any(argument.name == "check_errors" for argument in op._schema.arguments)
+    return checks or op._schema.name.split("::")[-1] in _REFUSE_BY_DATA
 
 
 def may_refuse_data(node: fx.Node) -> bool:
@@ -158,7 +166,7 @@ def may_refuse_data(node: fx.Node) -> bool:
 
     name = node.target._schema.name.split("::")[-1]
     divides = name in ("div", "floor_divide") or (name in aten_ops() and aten_ops()[name].checks_zero)
-    if not divides or not isinstance(node.args[1], fx.Node):
+    if not divides or not (isinstance(node.args[1], fx.Node) or node.args[1] == 0):
         return False
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and not value.dtype.is_complex

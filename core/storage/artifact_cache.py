@@ -135,7 +135,7 @@ class ArtifactCache:
         path = self.path(key)
         for attempt in range(_ATTEMPTS):
             try:
-                self._write(path, key, role, files)
+                written = self._write(path, key, role, files)
             except OSError as error:
                 # A rename fails over an entry of another process (good or damaged), or where one cleared the cache.
                 found = self.get(key, role)
@@ -146,7 +146,7 @@ class ArtifactCache:
             else:
                 break
         if self.limit:
-            cache_limit.note_written(self._root, sum(map(len, files.values())), self.limit, self._discard)
+            cache_limit.note_written(self._root, written, self.limit, self._discard)
         return Entry(key, role, files)
 
     def keep(self, key: str, role: str, files: Mapping[str, bytes]) -> Entry:
@@ -157,16 +157,18 @@ class ArtifactCache:
             self.report(str(error))
             return Entry(key, role, files)
 
-    def _write(self, path: Path, key: str, role: str, files: Mapping[str, bytes]) -> None:
-        """Write files and manifest beside ``path`` and rename them into it."""
+    def _write(self, path: Path, key: str, role: str, files: Mapping[str, bytes]) -> int:
+        """Write files and manifest beside ``path`` and rename them into it; bytes written."""
         hashes = {name: _hash(content) for name, content in files.items()}
         manifest = {"format": FORMAT, "key": key, "role": role, "files": hashes}
+        contents = {**files, _MANIFEST: json.dumps(manifest).encode()}
         with self._building() as made:
-            for name, content in {**files, _MANIFEST: json.dumps(manifest).encode()}.items():
+            for name, content in contents.items():
                 (made / name).write_bytes(content)
                 (made / name).chmod(0o600)
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.rename(made, path)
+        return sum(map(len, contents.values()))
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.optim import optimizer
 
 torch_assert = torch._assert
@@ -24,8 +25,12 @@ wrap_triton = torch.library.wrap_triton
 """Says of a Triton kernel that tracers may look into its launch; public, and imported here alone."""
 make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
 """A tensor of a class that has no memory of its own."""
+CHECKPOINT_SAVES_BY_FUNCTION = hasattr(torch.utils.checkpoint, "_NoopSaveInputs")
+"""Whether checkpoints that are not reentrant save their arguments by an ``autograd.Function``, as up to torch 2.11."""
 use_grad_for_differentiable = optimizer._use_grad_for_differentiable
 """The decorator of the ``step`` of optimizers."""
+group_tensors_unless_compiling = optimizer.Optimizer._group_tensors_by_device_and_dtype
+"""What optimizers sort their parameters with, which torch's own compiler skips."""
 value_of = optimizer._get_value
 """What an optimizer reads a number of its state with."""
 stack_if_compiling = optimizer._stack_if_compiling

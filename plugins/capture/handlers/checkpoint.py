@@ -17,6 +17,7 @@ from turret.plugins.capture.values.functions import Callable_, Known, NestedFunc
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.structures import flatten
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.programs.functions import CHECKPOINT_SAVES_BY_FUNCTION
 
 _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early_stop"})
 
@@ -26,10 +27,10 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:
         raise Unsupported("torch.utils.checkpoint where hooks on saved tensors are refused")
-    if under := t.recorder.gradient_transform():
-        raise Unsupported(f"torch.utils.checkpoint under torch.func.{under}, which refuses hooks on saved tensors")
+    reentrant = use_reentrant is None or t.is_none(use_reentrant) or t.truth(use_reentrant)
+    _check_transforms(t, reentrant)
     _check_can_be_saved(args)
-    if use_reentrant is not None and t.truth(use_reentrant):
+    if reentrant:
         _check_reentrant(args)
     policy = kwargs.pop("context_fn", None)
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
@@ -42,6 +43,14 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
         return t.call(function, list(args), named)
     finally:
         t.recorder.tags = outer
+
+
+def _check_transforms(t: Tracer, reentrant: bool) -> None:
+    """Transforms refuse hooks on saved tensors, or the ``autograd.Function`` that a form is, or saves with."""
+    if under := t.recorder.gradient_transform():
+        raise Unsupported(f"torch.utils.checkpoint under torch.func.{under}, which refuses hooks on saved tensors")
+    if (reentrant or CHECKPOINT_SAVES_BY_FUNCTION) and (names := t.recorder.transforms()):
+        raise Unsupported(f"torch.utils.checkpoint, as an autograd.Function, under torch.func.{names[-1]}")
 
 
 def _check_can_be_saved(args: tuple[Value, ...]) -> None:
@@ -57,7 +66,7 @@ def _check_can_be_saved(args: tuple[Value, ...]) -> None:
 
 
 def _check_reentrant(args: tuple[Value, ...]) -> None:
-    """The reentrant form gives gradients only where an argument wants one."""
+    """The reentrant form, which is what eager takes where none is named, gives gradients only for its arguments'."""
     found = [a.realize() for a in args]
     if torch.is_grad_enabled() and not any(isinstance(v, Tensor) and v.fake.requires_grad for v in found):
         raise Unsupported("a reentrant torch.utils.checkpoint none of whose arguments requires gradients")

@@ -23,7 +23,12 @@ from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.operators.native_functions import group_tensors_by_device_and_dtype
-from turret.torch_compat.programs.functions import stack_if_compiling, use_grad_for_differentiable, value_of
+from turret.torch_compat.programs.functions import (
+    group_tensors_unless_compiling,
+    stack_if_compiling,
+    use_grad_for_differentiable,
+    value_of,
+)
 from turret.torch_compat.programs.tracers import disable_dynamo
 
 _IN_GRAD_MODE: types.CodeType = use_grad_for_differentiable(lambda self: None).__code__
@@ -120,18 +125,22 @@ for _name in ("asgd", "nadam", "radam"):
 
 
 @registry.function(group_tensors_by_device_and_dtype)
+@registry.function(group_tensors_unless_compiling)
 def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None = None) -> Value:
-    """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list."""
+    """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list.
+
+    The order of the groups is eager's own, since Adafactor takes from the first one what it adds in all.
+    """
     lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for number, value in enumerate(lists[0]):
+    fakes: list[torch.Tensor | None] = []
+    for value in lists[0]:
         tensor = value.realize()
         if not isinstance(tensor, Tensor):
             raise Unsupported(f"{tensor.describe()} among tensors to be grouped")
-        groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(number)
+        fakes.append(tensor.fake)
     indexed = with_indices is not None and t.truth(with_indices)
     made = {}
-    for key, numbers in groups.items():
+    for key, (_, numbers) in group_tensors_by_device_and_dtype([fakes], True).items():
         parts = t.new_list([t.new_list([part[n] for n in numbers] if part else []) for part in lists])
         made[key] = t.new_tuple([parts, t.new_list([Constant(n) for n in numbers] if indexed else [])])
     return t.new_dict(made)

@@ -141,7 +141,10 @@ def _assume_same(t: Tracer, known: Value, source: Source) -> None:
             t.guards.take("SAME", source, others=(known.source,))
     elif isinstance(known, (Known, Constant)):
         if not isinstance(source, BoundSource):
-            t.guards.take("ID", source, known.constant())
+            object = (
+                known.constant()
+            )  # what was assumed to be equal where it was met first is no more where it is again
+            t.guards.take("EQUALS" if registry.wrappers.get(type(object)) is equal else "ID", source, object)
     elif known.source is not None and known.source != source:
         t.guards.take("SAME", source, others=(known.source,))
 

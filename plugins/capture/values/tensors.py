@@ -39,6 +39,7 @@ from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
+from turret.plugins.capture.values.slice_writes import copy_into, has_unknown_bound
 from turret.plugins.capture.values.symbols import Symbolic
 
 KNOWN_ATTRIBUTES = frozenset(
@@ -362,8 +363,14 @@ class Tensor(Value):
         key = numbers_read(t, key)
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
-            method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
-            t.recorder.call_method(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
+            part = t.call(t.wrap_known(element), [self, key], {})
+            if isinstance(found, Tensor):
+                copy_into(t, part, found)
+            else:
+                t.recorder.call_method("fill_", [part, value], {})
+            return
+        if isinstance(found, Tensor) and has_unknown_bound(key):
+            copy_into(t, t.recorder.call(operator.getitem, [self, index_of(t, key)], {}), found)
             return
         t.recorder.call(operator.setitem, [self, index_of(t, key), value], {})
 

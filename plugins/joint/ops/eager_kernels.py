@@ -7,21 +7,29 @@ apply below autograd and meet the backward ops themselves.
 
 Some ops take another way on the CPU than on fake tensors before any kernel is called; what can be seen of it is the
 layout of the result, or that it is the argument.
+
+Others check the values of their tensors before they call a kernel.  Torch leaves that out where a tensor is fake, so
+that a trace would hold calls which eager refuses; here they become assertions, which are checked when the graph runs.
+Kernels' own checks are in ``turret.graph.op_traits``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
-from turret.torch_compat.dispatch import DisablePythonDispatcher
+from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
 from turret.torch_compat.operators.layouts import suggest_memory_format
 from turret.torch_compat.operators.ops import OpOverload
+
+aten = torch.ops.aten
 
 _WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
@@ -66,7 +74,9 @@ class PreferEagerKernels(TorchFunctionMode):
         made = with_eagers_gradient(name, args, kwargs)
         if made is not NotImplemented:
             return made
-        made = func(*args, **kwargs)
+        made = _with_value_checks(name, args, kwargs)
+        if made is NotImplemented:
+            made = func(*args, **kwargs)
         return _laid_out(name, made, args[0] if args else kwargs.get("input"))
 
 
@@ -110,3 +120,38 @@ _ON_CPU = {
     "aten::channel_shuffle": _shuffled,
     "aten::native_channel_shuffle": _shuffled,
 }
+
+
+def _one_hot(input: torch.Tensor, num_classes: Any = -1) -> Any:
+    """A comparison with all classes; torch's own one checks them since 2.13 alone."""
+    if input.dtype is not torch.int64 or guard_or_false(num_classes < 0):
+        return NotImplemented
+    if guard_or_false(num_classes == 0) and input.numel() == 0:
+        raise UnsupportedError("eager refuses one_hot of no elements into no classes")
+    aten._assert_async.msg((input >= 0).all(), "one_hot: Class values must be non-negative.")
+    aten._assert_async.msg((input < num_classes).all(), "one_hot: Class values must be smaller than num_classes.")
+    classes = torch.arange(num_classes, dtype=input.dtype, device=input.device)
+    return (input.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _quantile(input: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> Any:
+    """Torch's own, which gathers: what is at most one step out of range would be the last element, or the first."""
+    if isinstance(q, torch.Tensor) and uses_host_kernels(input.device):
+        aten._assert_async.msg(((q >= 0) & (q <= 1)).all(), "quantile() q values must be in the range [0, 1]")
+    return NotImplemented
+
+
+_CHECKED: dict[str, Callable[..., Any]] = {"one_hot": _one_hot, "quantile": _quantile, "nanquantile": _quantile}
+
+
+def _with_value_checks(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The result of the named call after its checks; ``NotImplemented`` where torch's own way is to be taken then.
+
+    Under functorch's transforms torch leaves them out for real tensors, too.
+    """
+    check = _CHECKED.get(name.removeprefix("aten::"))
+    if check is None or innermost_transform():
+        return NotImplemented
+    if "self" in kwargs:
+        kwargs = {"input" if k == "self" else k: v for k, v in kwargs.items()}
+    return check(*args, **kwargs)

@@ -208,10 +208,12 @@ def _named(op: Any) -> Any | None:
             return None
         name = f"{base[:-1]}.{op._overloadname}"
     packet, _, overload = name.partition(".")
-    found = getattr(getattr(aten, packet, None), overload or "default", None)
-    if found is not None and not _takes_a_tensor_first(found):
-        # ``pow_.Scalar`` raises a tensor to a number; ``pow.Scalar`` a number to a tensor.
-        found = _overload_of_types(op, getattr(aten, packet))
+    pure = getattr(aten, packet, None)
+    found = getattr(pure, overload or "default", None)
+    if pure is not None and (found is None or not _takes_a_tensor_first(found)):
+        # ``pow_.Scalar`` raises a tensor to a number; ``pow.Scalar`` a number to a tensor.  Of ``floor_divide_.Tensor``
+        # and ``pow_.Tensor`` the variants have other names.
+        found = _overload_of_types(op, pure)
     if found is None or found._schema.is_mutable:
         return None
     return found if len(found._schema.returns) == 1 else None

@@ -45,15 +45,25 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "max_unpool2d": lambda x, i: F.max_unpool2d(x[None, :1], i[None, None], (1, 3), (1, 1)),
     "bincount": lambda x, i: torch.bincount(3 - i),
     "floor_divide": lambda x, i: i // (i - 9),
+    "floor_divide in place": lambda x, i: i.clone().floor_divide_(i - 9),
     "remainder": lambda x, i: i % (i - 9),
     "fmod": lambda x, i: torch.fmod(i, i - 9),
     "div": lambda x, i: torch.div(i, i - 9, rounding_mode="trunc"),
     "searchsorted": lambda x, i: torch.searchsorted(x[0], x[1], sorter=i),
     "multinomial": lambda x, i: torch.multinomial(x * (5 - i), 1),
+    "quantile": lambda x, i: torch.quantile(x, (4 - i) / 10),
+    "nanquantile": lambda x, i: torch.nanquantile(x, (4 - i) / 10, dim=1),
+    "fake_quantize": lambda x, i: torch.fake_quantize_per_channel_affine(x, x[0], i.int(), 1, 0, 7),
     "eigh": lambda x, i: torch.linalg.eigh(torch.where(i > 3, torch.nan, x))[0],
     "svd": lambda x, i: torch.linalg.svd(torch.where(i > 3, torch.nan, x))[1],
     "inv": lambda x, i: torch.linalg.inv(torch.where(i > 3, 0, x)),
+    "inv_ex": lambda x, i: torch.linalg.inv_ex(torch.where(i > 3, 0, x), check_errors=True).inverse,
+    "lu_factor_ex": lambda x, i: torch.linalg.lu_factor_ex(torch.where(i > 3, 0, x), check_errors=True).LU,
+    "lu_unpack": lambda x, i: torch.lu_unpack(x, i.int() + 1),
+    "pinv": lambda x, i: torch.linalg.pinv(torch.where(i > 3, torch.nan, x)),
     "cholesky": lambda x, i: torch.linalg.cholesky(x @ x.T + torch.eye(3) * (3 - i)),
+    "cholesky of old": lambda x, i: torch.cholesky(x @ x.T + torch.eye(3) * (3 - i)),
+    "cholesky_inverse": lambda x, i: torch.cholesky_inverse(torch.where(i > 3, 0, x)),
 }
 
 
@@ -107,6 +117,18 @@ def test_a_call_that_raises_leaves_the_writes_and_effects_of_the_lines_before(na
         return result
 
     check(program)
+
+
+@pytest.mark.parametrize("divide", [torch.remainder, torch.floor_divide, torch.fmod, torch.Tensor.remainder_])
+def test_a_division_by_the_number_zero_raises_though_nobody_reads_its_result(divide):
+    def program(x, number):
+        divide(x.clone(), number)
+        return x + 1
+
+    compiled = turret.compile(program, options={"cache": False})
+    for number in (2, 0, 3, 0):
+        for run in (program, compiled):
+            assert (outcome(run, GOOD, number) is RuntimeError) == (number == 0)
 
 
 @settings(max_examples=6, deadline=None)

@@ -351,6 +351,13 @@ def test_an_entry_larger_than_the_limit_holds_for_its_maker(tmp_path):
     assert not cache.contains(KEY)
 
 
+def test_entries_that_are_smaller_than_what_is_noted_of_them_keep_below_the_limit(tmp_path):
+    cache = ArtifactCache(tmp_path, limit=10_000)
+    for number in range(60):
+        cache.put(f"{number:064x}", ROLE, {"file": b"1"})
+        assert cache.size() <= cache.limit
+
+
 def test_writers_at_once_keep_below_the_limit(tmp_path):
     program = (
         "import os, sys; from turret.storage.artifact_cache import ArtifactCache\n"

@@ -64,6 +64,17 @@ def test_gradients_are_those_of_eager(name, run):
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", [{}, {"use_reentrant": None}, {"use_reentrant": True}, {"use_reentrant": False}])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_where_no_form_is_named_the_result_has_gradients_only_if_an_argument_wants_them(form, wanted):
+    def program(x):
+        return checkpoint(NET, x, **form) * 2
+
+    x = torch.ones(3, 4, requires_grad=wanted)
+    assert turret.compile(program, options={"cache": False})(x).requires_grad == program(x).requires_grad
+
+
 def test_calls_of_a_checkpoint_are_tagged():
     observed = Observed(PROGRAMS["plain"], fullgraph=True)
     observed(torch.ones(3, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import types
 import warnings
 
 import pytest
@@ -291,3 +292,17 @@ def test_a_global_that_is_gone_and_was_only_handed_on_raises_the_name_error():
     del scope["print_to"]
     with pytest.raises(NameError, match="print_to"):
         observed(torch.ones(2))
+
+
+def test_a_device_that_two_objects_hold_is_compared_for_both():
+    """Each tensor's device is an object of its own."""
+
+    def program(x, first, second):
+        return torch.ones(3, device=first.device) + torch.ones(3, device=second.device) + x
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(3):
+        device = torch.ones(3).device
+        held = [types.SimpleNamespace(device=device) for _ in range(2)]
+        assert_same(observed(torch.ones(3), *held), program(torch.ones(3), *held))
+    assert len(observed.graphs) == 1

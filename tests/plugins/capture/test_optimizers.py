@@ -41,7 +41,7 @@ def parameters() -> list[torch.nn.Parameter]:
 def set_gradients(given: list[torch.nn.Parameter], step: int) -> None:
     for number, parameter in enumerate(given):
         generator = torch.Generator().manual_seed(10 * step + number)
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
 
 
 def make(name: str, options: dict[str, Any]) -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
@@ -104,6 +104,29 @@ def test_muons_iteration_differs_from_eagers_by_what_rounding_its_half_type_can_
 
         compiled = turret.compile(orthogonal, options={"on_error": "raise", "cache": False})
         turret.testing.assert_same(orthogonal, compiled, inputs, backward="none", calls=1)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+@pytest.mark.parametrize("name", ["Adafactor", "Adam", "SGD"])
+def test_parameters_of_several_dtypes_and_numbers_of_dimensions_are_grouped_as_in_eager(name, dtypes):
+    """With tiny parameters it shows which group's smallest number Adafactor adds."""
+
+    def made():
+        generator = torch.Generator().manual_seed(0)
+        held = [torch.randn(s, generator=generator).mul(1e-3).to(d) for d in dtypes for s in ((4, 3), (4,))]
+        held = [torch.nn.Parameter(p) for p in held]
+        return held, getattr(torch.optim, name)(held, lr=0.1, foreach=True)
+
+    (mine, optimizer), (theirs, plain) = made(), made()
+    step = turret.compile(optimizer.step, fullgraph=True, options={"cache": False, "on_error": "raise"})
+    for number in range(2):
+        for held in (mine, theirs):
+            set_gradients(held, number)
+            for parameter in held:
+                parameter.grad.mul_(1e-6)
+        step()
+        plain.step()
+        assert_alike(optimizer, plain)
 
 
 @settings(max_examples=12, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
@@ -56,18 +57,34 @@ def checkpoints(x):
     return checkpoint(torch.sin, x, use_reentrant=False)
 
 
+def checkpoints_by_a_function(x):
+    return checkpoint(torch.sin, x, use_reentrant=True)
+
+
+def checkpoints_without_gradients(x):
+    with torch.no_grad():
+        return checkpoint(torch.sin, x, use_reentrant=False) + checkpoints_by_a_function(x)
+
+
 FUNCTIONS = [
     Sine.apply,
     asks_whether_it_requires_gradients,
     asks_whether_it_is_a_leaf,
     has_a_hook_where_gradients_flow,
     checkpoints,
+    checkpoints_by_a_function,
+    checkpoints_without_gradients,
 ]
 
 
 def pulled_back(f, x):
     value, pull = torch.func.vjp(f, x)
     return value, pull(torch.ones_like(value))
+
+
+def at_a_dual_level(f, x):
+    with forward_ad.dual_level():
+        return tuple(forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))))
 
 
 TRANSFORMS = {
@@ -77,6 +94,7 @@ TRANSFORMS = {
     "vmap": lambda f, x: torch.vmap(f)(x),
     "jacrev": lambda f, x: torch.func.jacrev(f)(x),
     "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "dual level": at_a_dual_level,
     "vmap of grad": lambda f, x: torch.vmap(torch.func.grad(f))(x),
 }
 

@@ -112,11 +112,12 @@ def test_whether_processes_work_together_is_a_guard(tmp_path):
         return x * 2 if torch.distributed.is_available() and torch.distributed.is_initialized() else x + 1
 
     observed = check(f, torch.ones(2), graphs=1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
         assert_same(observed(torch.ones(2)), torch.ones(2) * 2)
     finally:
-        torch.distributed.destroy_process_group()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
     assert_same(observed(torch.ones(2)), torch.ones(2) + 1)
 
 

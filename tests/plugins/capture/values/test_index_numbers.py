@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
 
 SHAPE = (4, 5, 3)
@@ -40,6 +41,15 @@ def test_elements_and_slices_are_those_that_the_tensors_say(key, written, number
     for n, m in numbers:
         held = torch.tensor(n, dtype=dtype), torch.tensor(m, dtype=dtype)
         assert_same(observed(X, *held), function(X, *held))
+
+
+@pytest.mark.parametrize("key", ["n:n", "n:n + 1", "n, n:n", "0, n:, m:", "..., n:"])
+def test_what_is_read_from_a_slice_is_written_back_to_it(key):
+    function = program(key, written=True)
+    compiled = turret.compile(function, fullgraph=True, options={"cache": False, "on_error": "raise"})
+    for n, m in ((1, 2), (0, 1), (3, 0)):
+        held = torch.tensor(n), torch.tensor(m)
+        assert_same(compiled(X, *held), function(X, *held))
 
 
 def test_an_element_that_is_not_there_is_an_error():
