@@ -10,6 +10,7 @@ import torch
 import torch.utils.checkpoint
 from torch.utils.checkpoint import CheckpointPolicy
 
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
@@ -32,6 +33,7 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     _check_can_be_saved(args)
     if reentrant:
         _check_reentrant(args)
+    _ask_for_devices(t, args)
     policy = kwargs.pop("context_fn", None)
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
     if policy is not None:
@@ -70,6 +72,14 @@ def _check_reentrant(args: tuple[Value, ...]) -> None:
     found = [a.realize() for a in args]
     if torch.is_grad_enabled() and not any(isinstance(v, Tensor) and v.fake.requires_grad for v in found):
         raise Unsupported("a reentrant torch.utils.checkpoint none of whose arguments requires gradients")
+
+
+def _ask_for_devices(t: Tracer, args: tuple[Value, ...]) -> None:
+    """Both forms ask each tensor for its device, those elsewhere than on the host twice; the program's modes hear it."""
+    for leaf in (leaf.realize() for arg in args for leaf in flatten(t, arg)[0]):
+        if isinstance(leaf, Tensor):
+            for _ in range(1 if leaf.fake.device == HOST else 2):
+                leaf.get_attr(t, "device")
 
 
 def _plain(t: Tracer, value: Value) -> Any:
