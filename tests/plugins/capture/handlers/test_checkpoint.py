@@ -27,3 +27,12 @@ def test_a_mode_of_the_program_hears_what_the_checkpoint_asks(use_reentrant):
 
     x = torch.randn(3, requires_grad=True)
     torch.testing.assert_close(turret.compile(program)(x), program(x))
+
+
+def test_a_default_device_breaks_no_checkpoint():
+    def program(x):
+        with torch.device("cpu"):
+            return torch.sin(torch.utils.checkpoint.checkpoint(lambda v: v * 2, x, use_reentrant=False))
+
+    x = torch.randn(3, requires_grad=True)
+    torch.testing.assert_close(turret.compile(program, fullgraph=True)(x), program(x))
