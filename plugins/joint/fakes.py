@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.graph.fakes.corrections import corrected
 from turret.graph.fakes.patterns import PatternMemo
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.joint.ops.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
+from turret.plugins.joint.ops.layouts import has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
 from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
@@ -265,12 +265,6 @@ class _RecipeWriter:
         return TensorRecipe(value, views_first)
 
 
-def _expanded(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
-    if _is_plain(args[0]) and _is_plain(out):
-        return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
-    return None
-
-
 def _flipped(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
     dense = _is_backed(args[0]) and is_dense(out.shape, args[0].stride())
     return laid_out(out, args[0].stride()) if dense else None
@@ -283,7 +277,6 @@ def _rolled(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 _CORRECTED: dict[Any, Callable[[FakeTensor, tuple, dict[str, Any]], Any]] = {
-    aten.expand.default: _expanded,
     aten.flip.default: _flipped,
     aten.roll.default: _rolled,
 }

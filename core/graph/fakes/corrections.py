@@ -17,7 +17,7 @@ from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
-from turret.torch_compat.fakes import FakeTensorMode, NestedIntNode, Source
+from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 from turret.torch_compat.operators.ops import HigherOrderOperator, fake_functions_of_operators
 
@@ -236,6 +236,19 @@ def _vector_norm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.
     return made if given.get("keepdim") or made.dim() == len(left) else made.new_empty(left)
 
 
+def _expand(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``expand``: a new dimension of size 1 steps over what follows it; no version of torch has eager's stride."""
+    made: torch.Tensor = run(args, kwargs)
+    source, shape = args[0], made.shape
+    new = [dim for dim in range(made.dim() - source.dim()) if type(shape[dim]) is int and shape[dim] == 1]
+    if not new or type(made) is not FakeTensor or made.layout is not torch.strided:
+        return made
+    strides = list(made.stride())
+    for dim in reversed(new):
+        strides[dim] = shape[dim + 1] * strides[dim + 1] if source.dim() else 0
+    return made.as_strided(shape, strides, made.storage_offset())
+
+
 _OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
 
 _LIKE = (
@@ -250,6 +263,7 @@ _LIKE = (
 )
 
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
+    aten.expand.default: _expand,
     aten.linalg_vector_norm.default: _vector_norm,
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,

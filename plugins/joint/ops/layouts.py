@@ -45,21 +45,6 @@ def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
 
 
-def expanded_strides(source: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of ``source`` expanded to ``shape``: 0 where it is repeated; new dimensions step over what follows."""
-    if source.dim() == 0:
-        return (0,) * len(shape)
-    strides: list[int] = []
-    missing = len(shape) - source.dim()
-    for dim in reversed(range(len(shape))):
-        if dim >= missing:
-            extent, stride = source.shape[dim - missing], source.stride(dim - missing)
-        else:
-            extent, stride = 1, shape[dim + 1] * strides[-1] if strides else 1
-        strides.append(stride if extent == shape[dim] else 0)
-    return tuple(reversed(strides))
-
-
 def dense_format(value: torch.Tensor) -> torch.memory_format:
     """The memory format that a tensor lies in, or that is suggested where it has gaps."""
     wanted = _CHANNELS_LAST.get(value.dim())

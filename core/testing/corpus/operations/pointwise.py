@@ -40,7 +40,7 @@ _UNARY_ANY = {
 _UNARY_NUMBER = {
     "neg": "-{0}", "abs": "torch.abs({0})", "square": "torch.square({0})", "sign": "torch.sign({0})",
     "double": "{0} + {0}", "integer_to_float_sin": "torch.sin({0})", "cube": "{0} ** 3", "rsub": "1 - {0}",
-    "signbit": "torch.signbit({0})",
+    "signbit": "torch.signbit({0}.nan_to_num())",
 }  # fmt: skip
 
 _BINARY_ANY = {
@@ -60,7 +60,7 @@ _BINARY_FLOAT = {
     "atan2": "torch.atan2({0}, {1})", "div_floor": "torch.div({0}, {1}.abs() + 1, rounding_mode='floor')",
     "div_trunc": "torch.div({0}, {1}.abs() + 1, rounding_mode='trunc')", "fmod": "torch.fmod({0}, {1}.abs() + 1)",
     "remainder": "torch.remainder({0}, {1}.abs() + 1)", "hypot": "torch.hypot({0}, {1})",
-    "fmax": "torch.fmax({0}, {1})", "fmin": "torch.fmin({0}, {1})", "copysign": "torch.copysign({0}, {1})",
+    "fmax": "torch.fmax({0}, {1})", "fmin": "torch.fmin({0}, {1})", "copysign": "torch.copysign({0}, {1}.nan_to_num())",
     "xlogy": "torch.xlogy({0}, {1}.abs() + 0.5)", "pow_tensor": "torch.pow({0}.abs() + 0.5, torch.tanh({1}))",
     "logaddexp": "torch.logaddexp({0}, {1})",
 }  # fmt: skip

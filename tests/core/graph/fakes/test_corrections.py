@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -173,3 +174,15 @@ def test_a_norm_over_dimensions_of_size_1_has_none_of_them(shape: tuple, dims: o
         made = norm(mode.from_tensor(x))
     assert (made.shape, made.stride()) == (norm(x).shape, norm(x).stride())
     torch.testing.assert_close(turret.compile(norm, options={"on_error": "raise", "cache": False})(x), norm(x))
+
+
+def test_expanded_strides_are_eagers() -> None:
+    generator = random.Random(0)
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    for _ in range(500):
+        shape = [generator.choice([1, 1, 2, 3]) for _ in range(generator.randint(0, 4))]
+        x = torch.empty(500).as_strided(shape, [generator.choice([0, 1, 2, 5]) for _ in shape])
+        new = [generator.choice([1, 2, 3]) for _ in range(generator.randint(0, 3))]
+        wanted = new + [s if s != 1 else generator.choice([1, 4]) for s in shape]
+        found = mode.from_tensor(x, static_shapes=True).expand(wanted)
+        assert found.stride() == x.expand(wanted).stride(), (x.shape, x.stride(), wanted)
