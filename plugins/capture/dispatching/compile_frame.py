@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import sys
+import traceback
 import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -97,6 +98,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
             try:
                 unit = attempt.run()
             except Unsupported as error:
+                traceback.clear_frames(error.__traceback__)  # one that keeps an error of its own keeps the arguments
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
@@ -258,6 +260,7 @@ class _Attempt:
         try:
             return frame.run()
         except Raised as raised:
+            traceback.clear_frames(raised.__traceback__)  # one that keeps the error that it raised keeps the arguments
             self.note_exception(raised.value)
             return None
         except NotConstant as unknown:  # where something in a call has to be known

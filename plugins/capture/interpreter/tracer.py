@@ -211,10 +211,8 @@ class FrameTracer(Caller):
         except Unsupported:
             raise
         except Exception as error:
-            raised = self.raised_from(error)
             inner = None if error.__traceback__ is None else error.__traceback__.tb_next
-            raised.value.trace = traceback_of(inner)
-            raise raised from None
+            raise self.raised_from(error, inner) from None
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
@@ -582,9 +580,10 @@ class FrameTracer(Caller):
             raise self.raised_from(error) from None
         raise AssertionError(f"{function} of {args} does not fail")
 
-    def raised_from(self, error: BaseException) -> Raised:
-        """The same, of an exception that a pure function raised."""
+    def raised_from(self, error: BaseException, through: types.TracebackType | None = None) -> Raised:
+        """The same, of an exception that a pure function raised, whose own frames are ``through``."""
         made = self.new_exception(type(error), *error.args)
+        made.trace = traceback_of(through)
         slots = (name for kind in type(error).__mro__ for name in vars(kind).get("__slots__", ()))
         held = vars(error) | {name: getattr(error, name) for name in slots if hasattr(error, name)}
         made.stores.update((name, self.made(value)) for name, value in held.items())

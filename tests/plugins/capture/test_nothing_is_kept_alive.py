@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import linecache
+import math
+import operator
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -207,5 +211,51 @@ def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection()
     try:
         Observed(program).call(X, log)
         assert log == [1, "closed"]
+    finally:
+        gc.enable()
+
+
+def recursive(depth: int) -> int:
+    return recursive(depth + 1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "1 / 0", "int('q')", "[][1]", "{}['k']", "x.absent", "x.view(7)", "next(iter(()))", "a, b = (1,)", "len(4)",
+        "raise KeyError('k')", "raise KeyError('k') from ValueError('v')", "raise ExceptionGroup('g', [KeyError(1)])",
+        "assert not x.shape", "math.sqrt(-1)", "int.from_bytes('a', 'big')", "(lambda: [][1])()", "''.join([1])",
+        "sorted([1, ''])", "recursive(0)", "absent", "torch.cat([])", "x.add_(x.expand(2, 3))", "held()",
+        "operator.index('')", "range(0, 1, 0)", "setattr(4, 'a', 1)", "super().absent", "x[5]", "3 @ 4",
+        *(f"try: {what}\n    except Exception: pass" for what in ("1 / 0", "int('q')", "opaque(); ''.join([1])")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["", "opaque()", "y = x + 1", "y = x + 1; opaque()"])
+def test_an_argument_of_a_call_that_raises_ends_with_its_exception(statement, before):
+    class Held:
+        pass
+
+    scope = {"torch": torch, "math": math, "operator": operator, "opaque": gc.isenabled, "recursive": recursive}
+    exec(f"def program(x, held):\n    {before}\n    {statement}\n    return x + 1\n", scope)
+    program = scope["program"]
+    compiled = turret.compile(program)
+    turret.compile(torch.sin)(X)  # what is imported at the first capture of a process keeps frames, and what they hold
+
+    def ends(call):
+        held = Held()
+        found = weakref.ref(held)
+        with contextlib.suppress(Exception):
+            call(torch.ones(3), held)
+        del held
+        return found() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", turret.TurretWarning)
+            assert ends(program)
+            for _ in range(3):
+                assert ends(compiled)
     finally:
         gc.enable()
