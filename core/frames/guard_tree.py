@@ -180,13 +180,12 @@ def _translate(guards: GuardSet, native: Any) -> GuardCheck:
         made.add(number, guard)
     made.checks.sort(key=lambda check: made.ranks[check[4]])
 
-    def in_python(numbers: tuple[int, ...]) -> GuardCheck:
-        return GuardSet(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
-
     # A guard on torch's modes holds for tensors, wherever it is checked: no mode in Python answers for them.
     modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)
     left = tuple(made.left)
-    check: GuardCheck = native.tree(made.steps, made.checks, left, in_python, guards.parameters, modes_checked)
+    check: GuardCheck = native.tree(
+        made.steps, made.checks, left, guards.compile_python, guards.parameters, modes_checked
+    )
     return check
 
 

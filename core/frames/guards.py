@@ -19,7 +19,7 @@ import torch
 
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
-from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
+from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use, program_asked_nothing
 from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.dispatch import dispatch_keys_of
 from turret.torch_compat.function_overrides import DisableTorchFunction
@@ -181,6 +181,9 @@ def global_state() -> tuple[Any, ...]:
         functorch_level(),
     )
 
+
+_FUNCTION_MODES = -3
+"""Where ``function_modes`` lie in the state."""
 
 _MODES = (
     "gradients", "inference mode", "default dtype",
@@ -348,30 +351,45 @@ class GuardSet:
         known = (source for guard in self.guards for source in guard.others if isinstance(source, WeakSource))
         return tuple(source.reference for source in known)
 
-    def source_text(self) -> tuple[str, dict[str, Any]]:
-        """Python source of the check, and its globals."""
+    def source_text(self, numbers: Sequence[int] | None = None) -> tuple[str, dict[str, Any]]:
+        """Python source of the check of some guards, or of all, and its globals."""
         scope: dict[str, Any] = {}
         writer = SourceWriter(scope)
-        for number, guard in enumerate(self.guards):
+        chosen = range(len(self.guards)) if numbers is None else numbers
+        for number, guard in enumerate(self.guards[n] for n in chosen):
             sources = [s for s in (guard.source, *guard.others) if s is not None]
             test = KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
             writer.lines.append(f"if not ({test}): return fails_at({number})")
         head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
-        body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
+        lines = [*writer.weak_lines(), *writer.lines] or ["pass"]
+        if self._asks_program():
+            scope["asked_nothing"] = program_asked_nothing
+            lines = ["with asked_nothing():", *(f" {line}" for line in lines)]
+        body = "\n  ".join(lines)
         return f"def check({head}):\n try:\n  {body}\n except Exception: return fails_at()\n return True\n", scope
 
-    def compile_python(self) -> GuardCheck:
-        """The check as a Python function; the native one (``guard_tree.check_of``) answers what this one does.
+    def _asks_program(self) -> bool:
+        """Whether code of the program could hear a check: a mode for torch's functions, or the class of a tensor."""
+        return any(
+            (guard.kind == "GLOBAL_STATE" and bool(guard.expected[_FUNCTION_MODES]))
+            or (guard.kind == "TENSOR" and guard.expected.type not in (torch.Tensor, torch.nn.Parameter))
+            for guard in self.guards
+        )
+
+    def compile_python(self, numbers: Sequence[int] | None = None) -> GuardCheck:
+        """The check of some guards, or of all, as a Python function.
+
+        The native one (``guard_tree.check_of``) answers what this one does.
 
         Its attribute ``failed()`` gives the numbers of guards at which calls have failed, all where none can be named.
         """
         failed: set[int] = set()
 
         def fails_at(*guards: int) -> bool:
-            failed.update(guards or range(len(self.guards)))
+            failed.update(guards or range(len(self.guards if numbers is None else numbers)))
             return False
 
-        text, scope = self.source_text()
+        text, scope = self.source_text(numbers)
         scope["fails_at"] = fails_at
         exec(compile(text, "<turret guards>", "exec"), scope)
         scope["check"].failed = lambda: sorted(failed)
@@ -397,9 +415,8 @@ class GuardSet:
 
     def first_failing(self, function: Any, arguments: tuple[Any, ...]) -> Guard | None:
         """The first guard that does not hold for a call."""
-        for guard in self.guards:
-            single = GuardSet((guard,), self.parameters).compile_python()
-            if not single(function, *arguments):
+        for number, guard in enumerate(self.guards):
+            if not self.compile_python((number,))(function, *arguments):
                 return guard
         return None
 

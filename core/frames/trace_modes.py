@@ -167,8 +167,8 @@ def program_asked_nothing() -> Iterator[None]:
 
     Default devices are modes, too, and stay in use where there are no others.
     """
-    state, outer = torch_function_state(), _paused.state
-    _paused.state = state
+    state, outer = function_override_state(), _paused.state
+    _paused.state = torch_function_state()
     states = TorchFunctionState
     set_function_override_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
     try:

@@ -345,3 +345,59 @@ def test_what_changes_torch_itself_is_not_called_to_find_out_who_answers():
     with Counting(1), pytest.raises(CaptureError):
         observed(X)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def inference(x):
+    with torch.inference_mode():
+        return x + 1
+
+
+KINDS = [
+    torch.clone, torch.t, torch.Tensor.detach, inference, lambda x: x[:2], lambda x: x.view(-1).view(2, 2),
+    lambda x: x.clone().requires_grad_(), lambda x: x.requires_grad_()[:1], lambda x: x[:1].expand(3, 2),
+    lambda x: torch.complex(x, x).conj(), lambda x: torch.complex(x, x).conj().imag, lambda x: x.double(),
+    lambda x: x.as_subclass(Logged), lambda x: x.as_subclass(Logged)[:1], lambda x: x.as_subclass(Deeper).t(),
+    lambda x: torch.nn.Parameter(x),
+]  # fmt: skip
+"""What makes an argument, of two rows and columns."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    calls=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=2, max_size=7),
+    inside=st.booleans(),
+    breaks=st.booleans(),
+)
+def test_nobody_hears_that_guards_ask_an_argument(calls, inside, breaks):
+    calls = [*calls, *calls]
+
+    def inner(x, box):
+        return torch.sin(x) * 2 + box[0]
+
+    def program(x, box):
+        first = inner(x, box)
+        if breaks:
+            repr(object())
+        return inner(first, box)
+
+    def around(x, box):
+        with Heard():
+            return program(x, box)
+
+    class Heard(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            said("mode", func, types, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    found = []
+    for function in (around if inside else program,) * 2:
+        run = turret.compile(function) if found else function
+        heard = []
+        for make, mode in calls:
+            x, box = make(torch.linspace(-1, 1, 4).reshape(2, 2)), [torch.ones(1)]
+            LOG.clear()
+            with Heard() if mode else contextlib.nullcontext():
+                run(x, box)
+            heard.append(list(LOG))
+        found.append(heard)
+    assert found[0] == found[1]
