@@ -347,6 +347,11 @@ def test_what_changes_torch_itself_is_not_called_to_find_out_who_answers():
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@torch.compiler.disable
+def opaque():
+    pass
+
+
 def inference(x):
     with torch.inference_mode():
         return x + 1
@@ -367,26 +372,33 @@ KINDS = [
     calls=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=2, max_size=7),
     inside=st.booleans(),
     breaks=st.booleans(),
+    changes=st.booleans(),
 )
-def test_nobody_hears_that_guards_ask_an_argument(calls, inside, breaks):
+def test_nobody_hears_that_guards_ask_an_argument(calls, inside, breaks, changes):
     calls = [*calls, *calls]
 
     def inner(x, box):
+        if changes:
+            x.neg_()
         return torch.sin(x) * 2 + box[0]
 
     def program(x, box):
         first = inner(x, box)
-        if breaks:
-            repr(object())
+        if breaks:  # where the frame cannot go on elsewhere (before Python 3.12): those that it calls are captured alone
+            [opaque() for _ in range(1)]
         return inner(first, box)
 
     def around(x, box):
-        with Heard():
-            return program(x, box)
+        mode = Heard()
+        with mode:
+            [opaque() for _ in range(breaks)]
+            return program(x, box), mode.calls
 
     class Heard(TorchFunctionMode):
+        calls = 0
+
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            said("mode", func, types, args, kwargs or {})
+            self.calls += 1
             return func(*args, **(kwargs or {}))
 
     found = []
@@ -394,10 +406,13 @@ def test_nobody_hears_that_guards_ask_an_argument(calls, inside, breaks):
         run = turret.compile(function) if found else function
         heard = []
         for make, mode in calls:
-            x, box = make(torch.linspace(-1, 1, 4).reshape(2, 2)), [torch.ones(1)]
+            x, box, mine = make(torch.linspace(-1, 1, 4).reshape(2, 2)), [torch.ones(1)], Heard()
             LOG.clear()
-            with Heard() if mode else contextlib.nullcontext():
-                run(x, box)
-            heard.append(list(LOG))
+            with mine if mode else contextlib.nullcontext():
+                try:
+                    result = run(x, box)
+                except RuntimeError as error:  # what may not be changed in place
+                    result = None, str(error)
+            heard.append((result[1] if inside or isinstance(result, tuple) else 0, mine.calls, list(LOG)))
         found.append(heard)
     assert found[0] == found[1]
