@@ -72,19 +72,37 @@ class _Strided(_Windows):
         return (self.kernel - 1) * self.dilation + 1
 
     @property
-    def widest(self) -> int:
-        return self.kernel
+    def tests_positions(self) -> bool:
+        """Whether the input is narrower than a window, so that every position is tested for being in it.
+
+        Models whose pooling is to cover any image have windows thousands of times as large as their input.
+        """
+        return isinstance(self.extent, int) and self.dilation == 1 and self.extent < self.kernel
 
     @property
-    def most(self) -> int:
-        return -(-self.reach // self.stride)
+    def tests_windows(self) -> bool:
+        """Whether there are fewer windows than one position could lie in, so that every window is tested."""
+        return isinstance(self.count, int) and self.count < -(-self.reach // self.stride)
+
+    @property
+    def widest(self) -> Size:
+        return self.extent if self.tests_positions else self.kernel
+
+    @property
+    def most(self) -> Size:
+        return self.count if self.tests_windows else -(-self.reach // self.stride)
 
     def member(self, window: Index, number: Index) -> tuple[Index, Expr | None]:
-        position = window * self.stride + number * self.dilation - self.padding
+        start = window * self.stride - self.padding
+        if self.tests_positions:
+            return number, within(number - start, self.kernel)
+        position = start + number * self.dilation
         return position, within(position, self.extent)
 
     def covering(self, position: Index, number: Index) -> tuple[Index, Expr | None]:
         shifted = position + self.padding
+        if self.tests_windows:
+            return number, within(shifted - number * self.stride, self.reach)
         window = shifted // self.stride - number
         offset = shifted - window * self.stride
         return window, all_of(within(window, self.count), within(offset, self.reach))
@@ -267,11 +285,18 @@ def _adaptive_pool(x: Sequence[Size], result: Sequence[Size], rank: int) -> _Poo
 
 
 OVERLAPPING = "windows that overlap: eager's kernel adds once where a gather tests each window"
+EMPTY = "windows that may skip the whole input: eager's kernel decides on the maximum of nothing"
 CHANNELS_LAST = "channels-last pooling: eager's kernel runs along the channels"
 
 
 def _overlaps_on_cpu(grad: TensorValue, pool: _Pool) -> bool:
     return uses_host_kernels(grad.device) and any(w.most != 1 for w in pool.windows)
+
+
+def _may_see_nothing(pool: _Pool) -> bool:
+    """Whether positions of a window may lie on both sides of the input and nowhere in it."""
+    strided = (w for w in pool.windows if isinstance(w, _Strided))
+    return any(w.padding and not provably_less(w.dilation - 1, w.extent) for w in strided)
 
 
 def _channels_last_on_cpu(x: TensorValue) -> bool:
@@ -342,8 +367,8 @@ def _max_pool_lowering(rank: int) -> Callable[..., Any]:
     ) -> Any:
         if _channels_last_on_cpu(x):
             return b.fallback(CHANNELS_LAST)
-        shape = b.result_shape(0)
-        return _max_pool(b, x, _strided_pool(x.shape, shape, rank, kernel, stride, padding, dilation))
+        pool = _strided_pool(x.shape, b.result_shape(0), rank, kernel, stride, padding, dilation)
+        return b.fallback(EMPTY) if _may_see_nothing(pool) else _max_pool(b, x, pool)
 
     return lower
 
@@ -361,7 +386,7 @@ def _max_pool_backward_lowering(rank: int) -> Callable[..., Any]:
         indices: TensorValue,
     ) -> TensorValue:
         pool = _strided_pool(x.shape, grad.shape, rank, kernel, stride, padding, dilation)
-        return _max_pool_backward(b, grad, indices, pool)
+        return b.fallback(EMPTY) if _may_see_nothing(pool) else _max_pool_backward(b, grad, indices, pool)
 
     return lower
 

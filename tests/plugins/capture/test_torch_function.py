@@ -384,7 +384,9 @@ def test_nobody_hears_that_guards_ask_an_argument(calls, inside, breaks, changes
 
     def program(x, box):
         first = inner(x, box)
-        if breaks:  # where the frame cannot go on elsewhere (before Python 3.12): those that it calls are captured alone
+        if (
+            breaks
+        ):  # where the frame cannot go on elsewhere (before Python 3.12): those that it calls are captured alone
             [opaque() for _ in range(1)]
         return inner(first, box)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.plugins.lowerings.lowering_lab import check, externs, lowered
 
@@ -104,6 +106,38 @@ def test_pooling_in_three_dimensions() -> None:
     x = image(1, 2, 4, 6, 5)
     check(lambda a: F.max_pool3d(a, 2, 1, 1, return_indices=True), x, loops_only=True)
     check(lambda a: (F.avg_pool3d(a, 2, 2),), x, loops_only=True)
+
+
+@settings(max_examples=80, deadline=None)
+@given(draw=st.data(), dims=st.sampled_from((2, 3)))
+def test_windows_wider_than_the_input_see_all_of_it(draw, dims: int) -> None:
+    # Models whose pooling is to cover an image of any size have windows thousands of times as large.
+    sizes = [draw.draw(st.integers(1, 6)) for _ in range(dims)]
+    kernel = [draw.draw(st.sampled_from((1, 2, 3, 8, 40))) for _ in range(dims)]
+    stride = [draw.draw(st.sampled_from((1, 2, k))) for k in kernel]
+    padding = [draw.draw(st.integers(0, k // 2)) for k in kernel]
+    ceil, counts, override = draw.draw(st.booleans()), draw.draw(st.booleans()), draw.draw(st.sampled_from((None, 7)))
+    x = image(2, 2, *sizes)
+    average, largest = (F.avg_pool2d, F.max_pool2d) if dims == 2 else (F.avg_pool3d, F.max_pool3d)
+    dilation = [draw.draw(st.sampled_from((1, 2))) for _ in kernel]
+    try:
+        largest(x, kernel, stride, padding, dilation, ceil)
+        out = average(x, kernel, stride, padding, ceil, counts, override)
+    except RuntimeError:  # no window fits
+        return
+    backward = aten.avg_pool2d_backward if dims == 2 else aten.avg_pool3d_backward
+
+    def run(a: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean = average(a, kernel, stride, padding, ceil, counts, override)
+        given_back = backward(grad, a, kernel, stride, padding, ceil, counts, override)
+        return mean, given_back, *largest(a, kernel, stride, padding, dilation, ceil, return_indices=True)
+
+    check(run, x, image(*out.shape))
+
+
+def test_windows_wider_than_the_input_are_no_longer_loops_than_the_input() -> None:
+    program = check(lambda a: (F.avg_pool2d(a, 1280, ceil_mode=True),), image(1, 2, 7, 7), loops_only=True)
+    assert "sum<r0<7, r1<7>" in str(program)
 
 
 def test_dynamic_sizes_pool() -> None:
