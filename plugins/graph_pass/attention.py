@@ -8,12 +8,14 @@ gradients, which the kernels do not have, are computed op by op (``CompiledGraph
 
 A mask that hides nothing, or the keys behind each query, is none: kernels are faster without, and are told that it is
 causal.  For GPUs other masks, and operands, take the form that the memory-efficient kernel takes; in any other the
-library computes in float32, scores in memory.
+library computes in float32, scores in memory.  Heads that a program copies apart, which these kernels take as a
+product has left them, are not copied; results lie as queries do, so they are left where the program moves them back.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +32,7 @@ from turret.plugins.graph_pass.known_values import KnownValues
 from turret.plugins.graph_pass.written_attention import (
     WrittenAttention,
     fake,
+    has_one_reader,
     is_unread,
     only_reads,
     written_attention,
@@ -42,6 +45,12 @@ LEAST_SCORES = 1 << 12
 LONGEST_HEAD, HEAD_STEP = 256, 8
 """The longest head that kernels for GPUs take, and what it must be a multiple of."""
 _ATTENTION = F.scaled_dot_product_attention
+_FRESH = {F.linear, torch.matmul, operator.matmul, operator.add, operator.mul, torch.add, torch.mul}
+"""What makes memory that nobody else has, aligned as kernels load it."""
+_HEADS = {"view", "reshape", "unflatten", "transpose", "permute", torch.transpose, torch.permute}
+"""What tells heads apart in what a product has made."""
+_TRANSPOSE = {"transpose", torch.transpose}
+_SWAPPED = {(1, 2), (2, 1), (-3, -2), (-2, -3), (1, -2), (-2, 1), (2, -3), (-3, 2)}
 
 
 def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
@@ -169,6 +178,7 @@ class _Writer:
         values = [fake(operand) for operand in (call.query, call.key, call.value)]
         if any(v is None for v in values) or _is_on_host(values[0]) or values[0].dtype not in HALF:
             return changed and self._write(call)
+        changed |= self._without_copies(call)
         with self.graph.inserting_before(node):
             mask = call.mask
             moved = self._with_mask_in_form(call)
@@ -178,6 +188,26 @@ class _Writer:
             if moved and mask is not None and not self._sees(mask, node):
                 call.blind = self._blind(mask)
         return (changed or moved) and self._write(call)
+
+    def _without_copies(self, call: _Call) -> bool:
+        """Heads as they lie, where a copy of them is read by the call alone; whether any were copied."""
+        copies = {name: copied for name in ("query", "key", "value") if (copied := _copied_heads(getattr(call, name)))}
+        moved_back = _copies_of_results(call.node) if "query" in copies else []
+        if moved_back is None:
+            del copies["query"]
+        for name, copied in copies.items():
+            setattr(call, name, copied)
+        for copy in moved_back or ():
+            # Where the results lie so already the program's own copy would be none, and what is written to it not.
+            with self.graph.inserting_before(copy):
+                dense: dict[str, Any] = {"memory_format": torch.contiguous_format}
+                made = self.graph.call_method("clone", (copy.args[0],), dense)
+            if copy.target == "reshape":
+                copy.args = (made, *copy.args[1:])
+            else:
+                copy.replace_all_uses_with(made)
+                self.graph.erase_node(copy)
+        return bool(copies)
 
     def _sees(self, mask: Any, reader: fx.Node) -> bool:
         """Whether each query is known to see some key."""
@@ -281,7 +311,10 @@ class _Writer:
             options["attn_mask"] = call.mask
         if call.shares_heads:
             options["enable_gqa"] = call.shares_heads
+        unread = node.all_input_nodes
         node.args, node.kwargs = (call.query, call.key, call.value), options
+        for operand in unread:
+            self._erase(operand, ())
         if call.width is not None:
             node = self._behind(node, "narrow", -1, 0, call.width)
         if not call.is_batched:
@@ -330,6 +363,47 @@ class _Call:
         own = {"attn_mask": "mask", "dropout_p": "dropout", "enable_gqa": "shares_heads"}
         options = {own.get(name, name): value for name, value in given.items()}
         return _Call(node, operands[0], operands[1], operands[2], **options)
+
+
+def _copied_heads(operand: fx.Node) -> fx.Node | None:
+    """The heads that an operand is a copy of, if kernels take them as they lie: four dimensions, a stride of 1 in the
+    last, multiples of ``HEAD_STEP`` in the others.  Nobody else has them, so nobody writes to what kernels save."""
+    if operand.target != "contiguous" or len(operand.args) != 1 or operand.kwargs:
+        return None
+    heads = node = operand.all_input_nodes[0]
+    value, read_alone = fake(heads), has_one_reader(operand)
+    while read_alone and node.target in _HEADS:
+        read_alone &= has_one_reader(node)
+        node = node.all_input_nodes[0]
+    if not (read_alone and has_one_reader(node) and _is_fresh(node)):
+        return None
+    lies_well = isinstance(value, torch.Tensor) and value.dim() == 4 and value.stride(-1) == 1
+    return heads if lies_well and all(map(_is_whole_step, value.stride()[:-1])) else None
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target in _FRESH and only_reads(node)
+
+
+def _is_whole_step(stride: int | torch.SymInt) -> bool:
+    """Whether a stride is a multiple of ``HEAD_STEP``, whatever symbols stand for."""
+    return (stride if isinstance(stride, int) else stride.node.expr) % HEAD_STEP == 0
+
+
+def _copies_of_results(call: fx.Node) -> list[fx.Node] | None:
+    """The copies in which a program puts heads side by side again; None where results are read in another way."""
+    copies: list[fx.Node] = []
+    for reader in call.users:
+        if is_unread(reader):
+            continue
+        if reader.target not in _TRANSPOSE or reader.kwargs or tuple(reader.args[1:]) not in _SWAPPED:
+            return None
+        for copy in reader.users:
+            plain = copy.op == "call_method" and not copy.kwargs and copy.args[0] is reader
+            if not plain or not (copy.target == "reshape" or (copy.target == "contiguous" and len(copy.args) == 1)):
+                return None
+            copies.append(copy)
+    return copies
 
 
 def _adds_no_dimension(mask: torch.Tensor, query: Any) -> bool:

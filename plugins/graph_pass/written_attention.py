@@ -155,14 +155,14 @@ def _is(node: Any, targets: set) -> bool:
 
 def _alone(node: Any) -> Iterator[fx.Node]:
     """A value and those that it is a conversion of, or a dropout, as long as nobody else reads them."""
-    while isinstance(node, fx.Node) and _has_one_reader(node):
+    while isinstance(node, fx.Node) and has_one_reader(node):
         yield node
         if not _is(node, _CONVERSIONS) and dropout_rate(node) is None:
             return
         node = node.args[0]
 
 
-def _has_one_reader(node: fx.Node) -> bool:
+def has_one_reader(node: fx.Node) -> bool:
     """Whether one node alone reads another, but for conversions and the like whose own results nobody reads."""
     return sum(not is_unread(user) for user in node.users) == 1
 

@@ -366,8 +366,10 @@ def test_calls_are_told_what_is_known_of_their_mask(kind: str) -> None:
     assert calls.kinds == [kind]
 
 
-def on_gpu(call: Callable, **shapes: Tensor) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """A graph of one call as it is captured on a GPU, before the pass and after it."""
+def on_gpu(
+    call: Callable, *, changes: bool = True, **shapes: Tensor
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """A graph of one call as it is captured on a GPU, before the pass and after it, which ``changes`` it or not."""
 
     def value(node: torch.fx.Node) -> Any:
         return node.meta["example_value"]
@@ -391,7 +393,7 @@ def on_gpu(call: Callable, **shapes: Tensor) -> tuple[torch.fx.GraphModule, torc
         if passed:
             facts = {"_is_on_host": lambda value: False, "cudnn_attention_enabled": lambda: False}
             with mock.patch.multiple(attention, **facts):
-                assert attention.run(module)
+                assert attention.run(module) == changes
             module.graph.lint()
             module.recompile()
         found.append(module)
@@ -441,6 +443,96 @@ def test_calls_on_gpus_take_the_form_that_a_fast_kernel_takes(function: Callable
     Look(after).run(q, k, v, m)
     assert len(call.args) == 3 and all(t.dim() == 4 and t.stride(-1) == 1 for t in seen)
     assert all(t.shape[-1] % 8 == 0 for t in seen[:3]) and len({t.shape[1] for t in seen[:3]}) == 1
+
+
+HEADS, WIDTH = 3, 8
+MOVED_BACK = [
+    lambda out: out.transpose(1, 2).contiguous(),
+    lambda out: out.transpose(1, 2).contiguous().flatten(2).mul_(2),
+    lambda out: torch.transpose(out, -2, -3).reshape(2, 70, HEADS * WIDTH),
+]
+
+
+def heads_of(x: Tensor, factor: float = 1.0) -> Tensor:
+    """Heads that a product makes side by side, copied apart."""
+    made = torch.matmul(x, torch.eye(HEADS * WIDTH, dtype=x.dtype)) * factor
+    return made.view(2, -1, HEADS, WIDTH).transpose(1, 2).contiguous()
+
+
+def strides_of(graph: torch.fx.Graph, *args: Tensor) -> list[tuple[int, ...]]:
+    """The strides of the operands of a graph's one call."""
+    strides: list[tuple[int, ...]] = []
+
+    class Look(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if target is F.scaled_dot_product_attention:
+                strides.extend(operand.stride() for operand in args[:3])
+            return super().call_function(target, args, kwargs)
+
+    Look(torch.fx.GraphModule(torch.nn.Module(), graph)).run(*args)
+    return strides
+
+
+@pytest.mark.parametrize("moved_back", MOVED_BACK)
+def test_heads_on_gpus_are_read_as_a_product_leaves_them(moved_back: Callable) -> None:
+    def function(x: Tensor) -> Tensor:
+        return moved_back(F.scaled_dot_product_attention(heads_of(x, 0.5), heads_of(x), heads_of(x)))
+
+    x = torch.randn(2, 70, HEADS * WIDTH)
+    before, after = on_gpu(function, x=x.bfloat16())
+    before_call, after_call = before(x), after(x)
+    torch.testing.assert_close(after_call, before_call, rtol=1e-5, atol=1e-5)
+    assert after_call.stride() == before_call.stride()
+    assert strides_of(after.graph, x) == [(70 * 24, 8, 24, 1)] * 3
+    assert not any(node.target == "contiguous" for node in after.graph.nodes)
+
+
+def of_results(x: Tensor) -> Tensor:
+    """Results lie as queries do, and are seen as they lie."""
+    return F.scaled_dot_product_attention(heads_of(x), heads_of(x), heads_of(x))
+
+
+def of_results_twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    out = F.scaled_dot_product_attention(heads_of(x), heads_of(x), heads_of(x))
+    return out.transpose(1, 2).contiguous(), out.transpose(1, 2)
+
+
+@pytest.mark.parametrize("function", [of_results, of_results_twice])
+def test_queries_on_gpus_stay_apart_where_results_are_seen_as_they_lie(function: Callable) -> None:
+    x = torch.randn(2, 70, HEADS * WIDTH)
+    before, after = on_gpu(function, x=x.bfloat16())
+    for got, expected in zip(after(x), before(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        assert got.stride() == expected.stride()
+    assert strides_of(after.graph, x) == [(70 * 24, 70 * 8, 8, 1)] + [(70 * 24, 8, 24, 1)] * 2
+
+
+def copied_twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    q = heads_of(x)
+    return F.scaled_dot_product_attention(q, q, q), q
+
+
+def of_an_input(x: Tensor) -> Tensor:
+    """What memory an argument lies in is the caller's."""
+    q = x.view(2, -1, HEADS, WIDTH).transpose(1, 2).contiguous()
+    return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).contiguous()
+
+
+def of_odd_heads(x: Tensor) -> Tensor:
+    q = (x * 2).view(2, -1, 6, 4).transpose(1, 2).contiguous()
+    return F.scaled_dot_product_attention(q, (x * 2).view(2, -1, 6, 4).transpose(1, 2).contiguous(), q)
+
+
+def written_before_the_call(x: Tensor) -> Tensor:
+    made = x * 2
+    q = made.view(2, -1, HEADS, WIDTH).transpose(1, 2).contiguous()
+    made.add_(1)
+    return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("function", [copied_twice, of_an_input, of_odd_heads, written_before_the_call])
+def test_heads_on_gpus_that_others_have_or_that_lie_unevenly_stay_copied(function: Callable) -> None:
+    on_gpu(function, changes=False, x=torch.randn(2, 70, HEADS * WIDTH).bfloat16())
 
 
 def test_written_attention_on_gpus_is_given_masks_that_kernels_compute_with() -> None:
