@@ -38,6 +38,29 @@ def test_gradients_are_eagers(
     assert_same(function, turret.compile(function, options={"on_error": "raise"}), make_inputs)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_losses_of_half_types_are_rounded_once(dtype: torch.dtype, weighted: bool) -> None:
+    rows = 1 << 12
+
+    def function(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = weight if weighted else None
+        reductions = [F.nll_loss(x, target, given, reduction=r) for r in ("mean", "sum")]
+        return *reductions, F.nll_loss(x.T[None, :, :, None], target[None, :, None], given)
+
+    compiled = turret.compile(function, options={"on_error": "raise"})
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(rows, 5, generator=generator).to(dtype)
+        target = torch.randint(0, 5, (rows,), generator=generator)
+        target[: 7 + seed] = -100
+        weight = (torch.rand(5, generator=generator) + 0.5).to(dtype)
+        exact = function(x.double(), target, weight.double())
+        for found, wanted in zip(compiled(x, target, weight), exact, strict=True):
+            # Products with weights are rounded, too, each by itself.
+            torch.testing.assert_close(found, wanted.to(dtype), rtol=4e-3 if weighted else 0.0, atol=0.0)
+
+
 def test_an_infinite_gradient_reaches_the_targets_class_alone() -> None:
     def function(x: torch.Tensor, target: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return F.nll_loss(x, target) * scale
