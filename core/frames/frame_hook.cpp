@@ -9,6 +9,7 @@
 
 #define Py_BUILD_CORE 1
 #include <Python.h>
+#include <frameobject.h>
 #include <internal/pycore_frame.h>
 #if PY_VERSION_HEX >= 0x030C0000
 #include <internal/pycore_code.h>
@@ -488,6 +489,19 @@ PyObject* kind(PyObject*, PyObject* code) {
   return PyLong_FromLong(static_cast<long>(kind_of(reinterpret_cast<PyCodeObject*>(code))));
 }
 
+// frame(code, globals, locals): a frame that never runs and that no frame has called, for tracebacks.
+PyObject* make_frame(PyObject*, PyObject* args) {
+  PyCodeObject* code;
+  PyObject *globals, *locals;
+  if (!PyArg_ParseTuple(args, "O!O!O!", &PyCode_Type, &code, &PyDict_Type, &globals, &PyDict_Type, &locals))
+    return nullptr;
+  if (code->co_nlocalsplus || code->co_flags & (CO_OPTIMIZED | CO_NEWLOCALS)) {
+    PyErr_SetString(PyExc_TypeError, "frame takes code whose variables are all in a dict");
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject*>(PyFrame_New(PyThreadState_Get(), code, globals, locals));
+}
+
 PyObject* is_active(PyObject*, PyObject*) { return PyBool_FromLong(local.active); }
 
 PyObject* is_installed(PyObject*, PyObject*) {
@@ -559,6 +573,7 @@ PyMethodDef methods[] = {
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"invocations", count_invocations, METH_NOARGS, "how many calls began on a thread that was in none"},
+    {"frame", make_frame, METH_VARARGS, "frame(code, globals, locals): a frame for tracebacks, which never runs"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},
     {"is_installed", is_installed, METH_NOARGS, "whether the interpreter evaluates frames through the hook"},
     {"after_fork", after_fork, METH_NOARGS, "to be called in a forked child"},

@@ -14,15 +14,15 @@ class Unsupported(TurretError):
     """Something that capture does not follow; becomes a graph break, or eager execution where none is possible.
 
     ``reason`` is for people; ``hint`` says what to do about it, where that is known.  ``step`` is the step of the root
-    frame to break at, where that is an earlier one than the step that failed, or ``NOWHERE``.
+    frame to break at, where that is an earlier one than the step that failed, or ``NOWHERE``; ``location`` the line of
+    the program, with its file, where it is not the one that failed.
     """
 
-    def __init__(self, reason: str, hint: str = "", step: int | None = None) -> None:
+    def __init__(self, reason: str, hint: str = "", step: int | None = None, location: str = "") -> None:
         super().__init__(reason)
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
-        self.location: str = ""
-        """The line of the program, with file and function."""
+        self.location = location
 
 
 class FloatNeeded(Unsupported):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 FEATURES = (
-    "breaks", "raising", "managers", "generators", "closures", "classes", "modules", "in_place", "views", "globals",
+    "breaks", "raising", "managers", "generators", "finalizers", "closures", "classes", "modules", "in_place", "views", "globals",
     "matching", "sets", "text", "identity", "randomness", "objects", "hooks",
     "groups", "leaving", "walrus", "parameters", "remembered",
 )  # fmt: skip

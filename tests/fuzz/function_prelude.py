@@ -422,6 +422,18 @@ def numbers(count, log):
         log.append("closed")
     return count
 
+class Ending:
+    """An object whose end is noted."""
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+    def __del__(self):
+        self.log.append((self.name, "ended"))
+
+def ended_before(log, value):
+    held = Ending(log, "inner")
+    log.append(held.name)
+    return value
+
 def delegating(count, log):
     result = yield from numbers(count, log)
     yield result

@@ -338,6 +338,22 @@ class Writer(Patterns, Settings):
             )  # fmt: skip
         self.bound("gen", g)
 
+    @rule("simple", 0.5, "finalizers")
+    def object_that_ends(self) -> None:
+        e = self.name("ending")
+        made = f"Ending(log, {e!r})"
+        self.line(f"{e} = {made}")
+        for _ in range(self.random.randint(1, 3)):
+            self.line(
+                self.one(
+                    f"log.append({e}.name)", f"{self.var('box')}.end = {e}", f"{self.var('list')}.append({e})", f"{self.var('dict')}['end'] = {e}",
+                    f"{e} = {made}", f"{e} = {e}, {made}" if self.chance(0.3) else made, f"ended_before(log, {self.some('tensor', 1)})",
+                    f"{self.var('dict')}.pop('end', None)", f"log.append([{e}, {made}][0] is {e})", f"{e} = {e} if {self.some('bool', 1)} else None",
+                )
+            )  # fmt: skip
+            if self.chance(0.3):
+                self.statement()
+
     @rule("simple", 1, "identity")
     def share(self) -> None:
         a, b = self.var("list"), self.var("dict")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import linecache
 import sys
-import traceback
 import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -31,7 +30,7 @@ from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
-from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
+from turret.plugins.capture.python.lifetimes import LETS_GO, clear_frames, has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.python.places import at_line
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
@@ -98,7 +97,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
             try:
                 unit = attempt.run()
             except Unsupported as error:
-                traceback.clear_frames(error.__traceback__)  # one that keeps an error of its own keeps the arguments
+                clear_frames(error)
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
@@ -225,6 +224,9 @@ class _Attempt:
             return unit
         for generator in tracer.generators:
             generator.check_end(rebuilder)
+        for made, step, location in tracer.finalized:
+            if id(made) not in rebuilder.names:
+                raise Unsupported(LETS_GO, step=step, location=location)
         if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
             raise Unsupported("a kept exception, whose traceback keeps a generator waiting", step=NOWHERE)
         self.check_arguments(frame, rebuilder, signal)
@@ -260,7 +262,7 @@ class _Attempt:
         try:
             return frame.run()
         except Raised as raised:
-            traceback.clear_frames(raised.__traceback__)  # one that keeps the error that it raised keeps the arguments
+            clear_frames(raised)
             self.note_exception(raised.value)
             return None
         except NotConstant as unknown:  # where something in a call has to be known
@@ -291,7 +293,7 @@ class _Attempt:
         for number, value in enumerate(self.arguments):
             held = self.first[number]
             if has_observable_finalizer(value) and id(held) not in r.names and held not in kept:
-                raise Unsupported("a generator that is let go while it waits in a try or with block")
+                raise Unsupported(LETS_GO)
             if isinstance(value, BaseException):
                 if keeps_waiting(value):
                     raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)

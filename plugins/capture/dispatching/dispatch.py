@@ -96,7 +96,7 @@ def _native() -> Any | None:
                 _hook = module
                 guard_tree.when_built(_let_hook_see_checkpoints)
             except Exception as error:
-                _unavailable.error = error
+                _unavailable.error = error.with_traceback(None)
     return _hook
 
 

@@ -31,7 +31,7 @@ def copy_(t: Tracer, value: Value) -> Value:
     if isinstance(value, (Constant, Tuple, Known)):
         return value
     if type(value) is Instance and value.payload is None and value.special(t, "__copy__") is None:
-        made = Instance(value.kind)
+        made = t.blank(value.kind, [])
         made.stores.update({n: value.own(t, n) for n in InstanceDict(value).names(t)})
         return made
     raise Unsupported(f"copy.copy of {value.describe()}")
@@ -94,7 +94,7 @@ def _is_plain(t: Tracer, value: Instance) -> bool:
 
 def _instance(t: Tracer, value: Instance, done: dict[int, Value]) -> Value:
     """An instance with a copy of the state of another, by the methods that the class may have for that."""
-    made = done[id(value)] = Instance(value.kind)
+    made = done[id(value)] = t.blank(value.kind, [])
     state = InstanceDict(value).as_dict(t)
     if _customised(t, value.kind, "__getstate__"):
         state = value.call_method(t, "__getstate__", [], {}).realize()

@@ -382,6 +382,12 @@ class Caller(Tracer):
 
     def blank(self, kind: type, args: list[Value]) -> Value:
         """A new instance before ``__init__``."""
+        made = self._blank(kind, args)
+        if isinstance(look_up(self, kind, "__del__")[1], types.FunctionType):
+            self.finalized.append((made, self.call_stack.step, self.call_stack.location()))
+        return made
+
+    def _blank(self, kind: type, args: list[Value]) -> Value:
         if is_namedtuple(kind):
             return NamedTuple(args[0].unpack(self), kind)
         if issubclass(kind, BaseExceptionGroup):

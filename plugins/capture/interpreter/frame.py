@@ -228,6 +228,7 @@ class Generator(Value):
         self.returned: Value = Constant(None)
         self.step = frame.tracer.call_stack.step
         """Of the root frame, when the generator was made."""
+        self.made_at = frame.tracer.call_stack.location()
         frame.tracer.generators.append(self)
 
     def type(self) -> type:
@@ -316,7 +317,7 @@ class Generator(Value):
         """A generator that nobody holds any more is closed by the interpreter; refuse where that would do something."""
         if id(self) not in r.names and self.ends_visibly():
             message = "a generator that is left waiting in a try or with block, whose end runs when it is collected"
-            raise Unsupported(message, step=self.step)
+            raise Unsupported(message, step=self.step, location=self.made_at)
 
     def resume(self, t: Tracer, prepare: Any) -> Value:
         if self.running:

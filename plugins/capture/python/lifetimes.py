@@ -1,22 +1,24 @@
 """Values of the running program whose end can be seen: letting go of them runs code of the program.
 
-A generator that waits in a ``try`` or ``with`` block is closed when nothing holds it any more, and an exception holds
-the variables of every frame that it went through.
+A generator that waits in a ``try`` or ``with`` block is closed when nothing holds it any more, classes may have a
+``__del__``, and an exception holds the variables of every frame that it went through.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gc
 import types
 from collections.abc import Iterator
 
+from turret.frames.class_members import find_in_mro
 from turret.plugins.capture.python.bytecode import decode, waiting_at
 
 
 def has_observable_finalizer(value: object) -> bool:
-    """Whether a value is a generator whose end would be noticed, or holds one: as a container or an iterator does.
+    """Whether a value is one whose end would be noticed, or holds one: as a container or an iterator does.
 
     Objects of the program's classes, and its functions, are not looked into: they have many holders as a rule.
     """
@@ -24,6 +26,8 @@ def has_observable_finalizer(value: object) -> bool:
     waiting = [value]
     while waiting:
         found = waiting.pop()
+        if has_finalizer(type(found)):
+            return True
         if id(found) in seen or not (_is_container(type(found)) or is_built_in_iterator(type(found))):
             continue
         if isinstance(found, types.GeneratorType):
@@ -36,6 +40,11 @@ def has_observable_finalizer(value: object) -> bool:
     return False
 
 
+def has_finalizer(kind: type) -> bool:
+    """Whether a class has a ``__del__`` that is written in Python."""
+    return isinstance(find_in_mro(kind, "__del__")[1], types.FunctionType)
+
+
 def is_built_in_iterator(kind: type) -> bool:
     """Whether objects of a class are Python's own iterators, generators among them."""
     # A metaclass of the program's is not asked: it may run code, and its classes need not be hashable.
@@ -46,6 +55,7 @@ def _is_container(kind: type) -> bool:
     return type(kind) is type and kind in _CONTAINERS
 
 
+LETS_GO = "a value that is let go here: its end runs code of the program"
 _CONTAINERS = frozenset(
     {
         list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
@@ -66,6 +76,17 @@ def _ends_visibly(generator: types.GeneratorType) -> bool:
 def keeps_waiting(error: BaseException) -> bool:
     """Whether an exception, or one that it came from, went through a frame that holds such a generator."""
     return any(has_observable_finalizer(value) for frame in _frames(error) for value in _held_by(frame))
+
+
+def clear_frames(error: BaseException) -> None:
+    """Have the frames of Turret's that an exception, or one that it came from, left behind let go of what they hold.
+
+    One that keeps an error of its own keeps the arguments of the program, whose own frames stay as they are.
+    """
+    for frame in _frames(error):
+        if str(frame.f_globals.get("__name__")).startswith("turret."):
+            with contextlib.suppress(RuntimeError):  # of one that is running
+                frame.clear()
 
 
 def _held_by(holder: object) -> Iterator[object]:

@@ -25,11 +25,12 @@ from turret.plugins.capture.python.instructions import (
     has_keywords,
     name_of,
 )
-from turret.plugins.capture.python.lifetimes import has_observable_finalizer, is_built_in_iterator
+from turret.plugins.capture.python.lifetimes import has_finalizer, has_observable_finalizer, is_built_in_iterator
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.groups import Group
+from turret.plugins.capture.values.objects import Instance
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
 ACTIONS: dict[str, Action] = {}
@@ -132,7 +133,7 @@ class _Break:
         if not done:
             return tails
         body = "".join(f"\n    {line}" for line in self.handled(done))
-        place = f"at_line(error, f, {self.frame.line()})"
+        place = f"at_line(error, f, {self.frame.line()}{self.kept_by_tracebacks()})"
         if entry is None:
             return [f"try:{body}\n  except BaseException as error: {let_go}{place}; raise", *tails]
         raised = self.r.fresh()  # a list, emptied in the end: the exception's traceback holds this frame
@@ -152,6 +153,12 @@ class _Break:
             held += [(name, self.frame.locals[slot]) for slot, name in self.locals.items()]
         names = dict.fromkeys(n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v))
         return "".join(f"{name} = None; " for name in names)
+
+    def kept_by_tracebacks(self) -> str:
+        """The variables whose end can be seen, as an argument: an exception keeps those of frames that it leaves."""
+        names = self.frame.code.co_varnames
+        held = {names[n]: name for n, name in self.locals.items() if ends_visibly(self.frame.locals[n])}
+        return f", {{{', '.join(f'{n!r}: {name}' for n, name in held.items())}}}" if held else ""
 
     def handled(self, lines: list[str]) -> list[str]:
         """The lines, run while the exceptions are handled that the frame is handling."""
@@ -202,9 +209,11 @@ class _Break:
 
 
 def ends_visibly(value: Any) -> bool:
-    """Whether letting go of a value runs code of the program: a generator that waits in a ``try`` is closed then."""
+    """Whether letting go of a value runs code of the program: a ``__del__``, or the ``try`` a generator waits in."""
     if isinstance(value, Lazy):
         return is_built_in_iterator(type(value.object)) or has_observable_finalizer(value.object)
+    if isinstance(value, Instance):
+        return has_finalizer(value.kind)
     return isinstance(value, Generator) and not value.finished
 
 

@@ -30,11 +30,12 @@ class Effects:
 
     def note(self, value: Value) -> None:
         """``value`` is about to change; new objects need no replay."""
-        owner = getattr(value, "owner", None)
-        if owner is not None:
-            self.note(owner)
+        holder = getattr(value, "holder", None)
+        instance = None if holder is None else holder()
+        if instance is not None:
+            self.note(instance)
         existed = value.source is not None or getattr(value, "cell", None) is not None
-        if existed or owner is not None:
+        if existed or holder is not None:
             self.count += 1
             value.mutated = True
         elif id(value) in self.watched:

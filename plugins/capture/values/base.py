@@ -26,7 +26,7 @@ from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.python.lifetimes import has_observable_finalizer
+from turret.plugins.capture.python.lifetimes import LETS_GO, has_observable_finalizer
 from turret.plugins.capture.python.signatures import takes
 from turret.torch_compat.fakes import FakeTensorMode
 
@@ -270,6 +270,7 @@ class Tracer(Protocol):
     call_stack: CallStack
     namespaces: Any
     generators: list[Any]
+    finalized: list[tuple[Value, int, str]]
     objects: dict[int, Value]
     kept: list[Any]
     effects: Any
@@ -351,6 +352,7 @@ class Tracer(Protocol):
     # Exceptions.
 
     def new_exception(self, kind: type, *args: Any) -> Any: ...
+    def blank(self, kind: type, args: list[Value]) -> Any: ...
     def raised(self, kind: type, *args: Any) -> Raised: ...
     def fails(self, function: Callable, *args: Any) -> NoReturn: ...
     def raised_from(self, error: BaseException, through: types.TracebackType | None = None) -> Raised: ...
@@ -586,7 +588,7 @@ def refuse_to_drop(changed: Value, held: Iterable[Value | None]) -> None:
     Changes are replayed behind the graph, where that code would run too late.
     """
     if not changed.mutated and any(isinstance(v, Lazy) and has_observable_finalizer(v.object) for v in held):
-        raise Unsupported("a generator that is let go while it waits in a try or with block")
+        raise Unsupported(LETS_GO)
 
 
 class Unread(Lazy):

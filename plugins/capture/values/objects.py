@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.python.lifetimes import has_observable_finalizer
+from turret.plugins.capture.python.lifetimes import LETS_GO, has_observable_finalizer
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
     COMPARISON_NAMES,
@@ -64,7 +65,7 @@ class Instance(Value):
         self.kind, self.object, self.source, self.payload = kind, object, source, payload
         self.stores: dict[str, Any] = {}
         if payload is not None:
-            payload.owner = self  # type: ignore[attr-defined]
+            payload.holder = weakref.ref(self)  # type: ignore[attr-defined]
 
     def type(self) -> type:
         return self.kind
@@ -228,7 +229,7 @@ class Instance(Value):
     def refuse_to_drop(self, name: str) -> None:
         """Refuse to take an attribute away, or its value, if the end of that value runs the program's code."""
         if self.object is not None and has_observable_finalizer(held_by(self.object).get(name)):
-            raise Unsupported("a generator that is let go while it waits in a try or with block")
+            raise Unsupported(LETS_GO)
 
     def had(self, t: Tracer, name: str) -> bool:
         """Whether the object itself has an attribute, before what is noted here is replayed."""

@@ -89,7 +89,7 @@ class Tuner:
                     times.append(self._time(variant, compiled, samples, flush))
                 except RuntimeError as error:
                     times.append(math.inf)
-                    failure = error
+                    failure = error.with_traceback(None)  # whose frames hold the samples
         if failure is not None and not any(map(math.isfinite, times)):
             raise failure
         return times

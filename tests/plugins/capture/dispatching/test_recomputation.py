@@ -174,7 +174,7 @@ def test_gradients_under_a_checkpoint_are_those_of_eager(name):
     once = name in ("selective", "reentrant")
     for times in (1, 1, 1 if once else 2):
         x, w = torch.randn(4, 4), torch.randn(4, 4)
-        torch.testing.assert_close(gradients(fast, x, w, times), gradients(eager, x, w, times), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(gradients(fast, x, w, times), gradients(eager, x, w, times), rtol=1e-3, atol=1e-4)
 
 
 def test_autocast_is_what_it_was_in_the_forward():
