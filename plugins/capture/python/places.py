@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from typing import Any
@@ -41,9 +42,11 @@ def traceback_entry(
 def _of_no_variables(code: types.CodeType, filename: str) -> types.CodeType:
     """Code for frames that say of themselves that they are frames of ``code``, and hold what they are given alone.
 
-    Its instructions are those of ``code``, so that offsets have their columns.  Code of another file may be equal.
+    It has as many instructions, so that offsets have their columns.  Code of another file may be equal.
     """
+    nothing = bytes((dis.opmap["NOP"], 0)) * (len(code.co_code) // 2)
     return code.replace(
+        co_code=nothing,
         co_filename=filename, co_exceptiontable=b"", co_flags=0, co_argcount=0, co_posonlyargcount=0,
         co_kwonlyargcount=0, co_nlocals=0, co_varnames=(), co_cellvars=(), co_freevars=(),
     )  # fmt: skip
