@@ -159,7 +159,8 @@ def _layout_effect(number: int, info: InputInfo) -> Effect:
         target = inputs[number]
         shape, stride, offset = layout(sizes)
         # What was saved for the backward lies in the same memory, which holds what it held.
-        with torch.set_grad_enabled(tracked), preserve_version_counter(target):
+        counted = () if target.is_inference() else (target,)
+        with torch.set_grad_enabled(tracked), preserve_version_counter(counted):
             start = target.storage_offset() + offset
             _ensure_memory(target, shape, stride, start)
             target.as_strided_(shape, stride, start)

@@ -178,6 +178,29 @@ def test_a_write_outside_of_the_mode_to_a_view_as_another_dtype_is_done_once(dty
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("made_there", [True, False])
+@pytest.mark.parametrize("sizes", [[(3, 1)], [(3, 1), (5, 1), (7, 1)]], ids=["one size", "sizes"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.t_(), lambda x: x.unsqueeze_(0), lambda x: x.squeeze_(1), lambda x: x.resize_(2, 4),
+     lambda x: x.as_strided_((2,), (1,)), lambda x: x.swapaxes_(0, 1).mul_(2)],
+)  # fmt: skip
+def test_an_argument_s_layout_is_changed_in_inference_mode(change, sizes, made_there):
+    def program(x):
+        y = x * 2
+        change(x)
+        return y, x.shape, x.stride()
+
+    compiled = turret.compile(program, options={"on_error": "raise"})
+    for size in sizes:
+        with torch.inference_mode(made_there):
+            mine, theirs = torch.ones(size), torch.ones(size)
+        with torch.inference_mode():
+            assert str(compiled(mine)) == str(program(theirs))
+        assert (mine.shape, mine.stride()) == (theirs.shape, theirs.stride())
+        assert not mine.numel() or torch.equal(mine.flatten()[:2], theirs.flatten()[:2])
+
+
 @pytest.mark.parametrize("size", [0, 3])
 @pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.unsqueeze_(0), lambda x: x[:1].zero_()])
 def test_a_detached_tensor_of_inference_mode_is_written_to_outside_of_it_where_eager_takes_that(write, size):
