@@ -35,6 +35,7 @@ from turret.plugins.capture.values.base import (
 )
 from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.drawn_numbers import comes_out
 from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -407,6 +408,9 @@ class Tensor(Value):
         known = self.known(t)
         if known is not None and known.numel() == 1:
             return bool(number_of(known))
+        decided = comes_out(self.node, t.recorder.versions) if self.fake.numel() == 1 else None
+        if decided is not None:
+            return decided
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
