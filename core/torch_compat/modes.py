@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -42,12 +43,34 @@ set_attention_enabled: dict[str, Callable[[bool], None]] = {
 """For each kernel of scaled_dot_product_attention what allows or forbids it."""
 set_attention_order: Callable[[list[int]], None] = torch._C._set_sdp_priority_order
 """Say in which order kernels of attention are asked whether they can do a call."""
-attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
-"""And that order, as numbers of ``SDPBackend``."""
 attention_enabled: dict[str, Callable[[], bool]] = {
     name: getattr(torch._C, f"_get_{name}_sdp_enabled") for name in set_attention_enabled
 }
 """And what says whether it is allowed."""
+
+
+_get_attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+_ORDER_AT_IMPORT = _get_attention_order()
+
+
+def attention_order() -> list[int]:
+    """In which order kernels of attention are asked, as numbers of ``SDPBackend``.
+
+    For GPUs torch makes that up at its first call of attention.  It is made to here, or else the call of a program
+    would seem to have changed the order, to be taken back behind it.
+    """
+    if torch.cuda.is_initialized():
+        _settle_attention_order()
+    return _get_attention_order()
+
+
+@functools.cache
+def _settle_attention_order() -> None:
+    before = _get_attention_order()
+    probe = torch.empty(1, 1, 1, 8, dtype=torch.float16, device="cuda")
+    torch._fused_sdp_choice(probe, probe, probe)
+    if before != _ORDER_AT_IMPORT:
+        set_attention_order(before)  # the program's own
 
 
 def fills_uninitialized_memory() -> bool:

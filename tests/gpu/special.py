@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -217,6 +219,28 @@ def autotuning() -> None:
     assert choices, "nothing was timed"
 
 
+_FIRST_CALL = """
+import sys, torch, turret
+import torch.nn.functional as F
+torch.manual_seed(0)
+q, k, v = (torch.randn(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+compiled = turret.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), options={"on_error": "raise"})
+before = compiled(q, k, v) if sys.argv[1] == "compiled" else None
+eager = F.scaled_dot_product_attention(q, k, v)
+assert torch.equal(compiled(q, k, v), eager) and (before is None or torch.equal(before, eager))
+print(torch._C._get_sdp_priority_order())
+"""
+
+
+def first_attention_of_a_process() -> None:
+    """It takes the kernel of eager, and leaves the order in which kernels are asked as eager leaves it."""
+    orders = set()
+    for first in ("compiled", "eager"):
+        command = [sys.executable, "-c", _FIRST_CALL, first]
+        orders.add(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout)
+    assert len(orders) == 1, orders
+
+
 def second_device() -> None:
     """A function runs on a device that is not the current one."""
     if torch.cuda.device_count() < 2:
@@ -252,6 +276,7 @@ SPECIAL: tuple[Callable[[], None], ...] = (
     index_out_of_range_is_noticed_by_eager_s_rule,
     memory,
     autotuning,
+    first_attention_of_a_process,
     second_device,
     mixed_devices,
     *DATA_SIZES,

@@ -67,16 +67,3 @@ def test_compiled_code_refuses_windows_that_leave_samples_out():
     with pytest.raises(RuntimeError, match="window overlap add min"):
         fast(spectrum, torch.zeros(8))
     torch.testing.assert_close(fast(spectrum, window), torch.istft(spectrum, 8, window=window))
-
-
-def test_the_order_of_kernels_of_attention_is_part_of_the_graph():
-    order = torch._C._get_sdp_priority_order()
-    kernels = [torch.nn.attention.SDPBackend.MATH, torch.nn.attention.SDPBackend.FLASH_ATTENTION]
-    attention = torch.nn.attention.sdpa_kernel(kernels, set_priority=True)(
-        torch.nn.functional.scaled_dot_product_attention
-    )
-    observed = Observed(lambda q: (attention(q, q, q), torch._C._get_sdp_priority_order()), fullgraph=True)
-    query = torch.randn(1, 2, 4, 8)
-    found, inside = observed(query)
-    torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(query, query, query))
-    assert inside == order and torch._C._get_sdp_priority_order() == order
