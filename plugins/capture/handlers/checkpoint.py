@@ -38,13 +38,16 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer = t.recorder.tags
+    outer, effects = t.recorder.tags, t.effects.count
     t.recorder.regions += 1
     t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
     try:
-        return t.call(function, list(args), named)
+        result = t.call(function, list(args), named)
     finally:
         t.recorder.tags = outer
+    if t.effects.count != effects and torch.is_grad_enabled():
+        raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
+    return result
 
 
 def _check_transforms(t: Tracer, reentrant: bool) -> None:

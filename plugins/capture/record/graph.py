@@ -289,12 +289,16 @@ class GraphRecorder:
             return known
         return self.int_input(value, source) if self.t.policy.dynamic_int(source, value) else None
 
-    def int_input(self, value: int, source: Source) -> Symbolic:
-        """An int that is another one on other calls, 0 and 1 among them, as a symbol."""
+    def int_input(self, value: int, source: Source, *, is_int: bool = False) -> Symbolic:
+        """An int that is another one on other calls, 0 and 1 among them, as a symbol.
+
+        ``is_int``: what the source leads to cannot be anything else.
+        """
         name = SymbolName(str(source))
         symbol = self.shape_env.create_unspecified_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
-        self.t.guards.take("TYPE", source, int)
+        if not is_int:
+            self.t.guards.take("TYPE", source, int)
         self.bindings.append(SizeBinding(source, symbol))
         node = self.placeholder(input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
