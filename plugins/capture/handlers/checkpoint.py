@@ -24,7 +24,9 @@ _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early
 
 
 @registry.function(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
+def checkpoint(
+    t: Tracer, /, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value
+) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:
         raise Unsupported("torch.utils.checkpoint where hooks on saved tensors are refused")
@@ -134,7 +136,7 @@ class _Contexts(Callable_):
 
 
 @registry.function(torch.utils.checkpoint.create_selective_checkpoint_contexts)
-def create_contexts(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def create_contexts(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = t.wrap_known(torch.utils.checkpoint.create_selective_checkpoint_contexts)
     return _Contexts(Partial(function, list(args), kwargs))
 

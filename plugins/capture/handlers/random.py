@@ -21,7 +21,7 @@ def new_generator(t: Tracer, x: Value | None = None) -> Value:
     return RandomGenerator(seeded(t, x))
 
 
-def _method(name: str, t: Tracer, generator: Value, *args: Value, **kwargs: Value) -> Value:
+def _method(name: str, t: Tracer, /, generator: Value, *args: Value, **kwargs: Value) -> Value:
     """A call of a method's function."""
     held = generator.realize()
     if not isinstance(held, RandomGenerator):
@@ -29,7 +29,7 @@ def _method(name: str, t: Tracer, generator: Value, *args: Value, **kwargs: Valu
     return held.call_method(t, name, list(args), kwargs)
 
 
-def _method_of_module(name: str, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _method_of_module(name: str, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A call of a function of the module that is a method in C of its generator."""
     owner = getattr(random, name).__self__
     return _method(name, t, t.wrap(owner, BoundSource("random._inst", owner)), *args, **kwargs)

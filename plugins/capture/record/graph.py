@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -168,6 +168,19 @@ def _plain_number(scalar: numpy.generic) -> Any:
     if isinstance(scalar, (numpy.integer, numpy.floating, complex)):
         return scalar.item()
     raise Unsupported(f"{scalar!r} as an argument of torch's")
+
+
+def _as_written(constant: Any) -> Any:
+    """A constant as an argument that the text of a graph can hold: a plain number or text for one of another class."""
+    if isinstance(constant, numpy.generic):
+        return _plain_number(constant)
+    for base, plain in _PLAIN.items():
+        if isinstance(constant, base) and type(constant) not in (base, bool):
+            return plain(constant)
+    return constant
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
 class GraphRecorder:
@@ -534,7 +547,7 @@ class GraphRecorder:
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
-            plain = _plain_number(value.value) if isinstance(value.value, numpy.generic) else value.value
+            plain = _as_written(value.value)
             return plain, plain
         if isinstance(value, Symbolic):
             return self._number(value, in_64_bits)

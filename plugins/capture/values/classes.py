@@ -205,7 +205,7 @@ def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
     return t.wrap_known(raw.__func__)
 
 
-def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A method written in C, of an instance: one that ``METHODS_IN_C`` has, or one of the container that the instance
     is; ``type``'s own of a class."""
     if raw is type.__call__:
@@ -257,7 +257,7 @@ def _exception_text(kind: type, method: str, *args: Any) -> str:
     return getattr(kind.__new__(kind, *args), method)()
 
 
-def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
     return Constant(None)
 
 

@@ -149,7 +149,7 @@ class Dict(Value):
     def m_copy(self, t: Tracer) -> Dict:
         return Dict(dict(self.items), self.kind, None, self.factory)
 
-    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+    def m_update(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
         if len(others) > 1:
             raise Unsupported(f"{len(others)} arguments of {self.kind.__name__}.update()")
         for other in others:

@@ -504,7 +504,7 @@ class InstanceDict(Value):
     def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         return self.get(t, key) or default or Constant(None)
 
-    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+    def m_update(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
         for other in others:
             for key, value in t.pairs(other.realize()):
                 self.set_item(t, key, value)

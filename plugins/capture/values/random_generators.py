@@ -114,7 +114,7 @@ class RandomGenerator(Value):
 
     # Draws.
 
-    def drawn(self, t: Tracer, method: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Draw]:
+    def drawn(self, t: Tracer, /, method: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Draw]:
         """What a call gives now, and the call, which is the last one of the row from here on."""
         stream = self.stream
         draw = Draw(stream.last, method, args, kwargs)
@@ -134,7 +134,7 @@ class RandomGenerator(Value):
         t.effects.note(self)
         t.effects.count += self.source is None
 
-    def draw(self, t: Tracer, method: Callable, *args: Any, **kwargs: Any) -> Value:
+    def draw(self, t: Tracer, /, method: Callable, *args: Any, **kwargs: Any) -> Value:
         """The value of a number that a call gives, or of a list of them."""
         found, draw = self.drawn(t, method, *args, **kwargs)
         if self.stream.source is None:
@@ -144,7 +144,7 @@ class RandomGenerator(Value):
             return t.new_list([_number(t, v, ItemSource(source, n)) for n, v in enumerate(found)])
         return _number(t, found, source)
 
-    def picked(self, t: Tracer, items: Sequence, method: Callable, *args: Any, **kwargs: Any) -> list[Value]:
+    def picked(self, t: Tracer, /, items: Sequence, method: Callable, *args: Any, **kwargs: Any) -> list[Value]:
         """The items, which are numbers or objects, that a call picks of a population."""
         population = items if isinstance(items, range) else _plain(items)
         if population is not None:

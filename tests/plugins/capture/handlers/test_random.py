@@ -210,14 +210,14 @@ def test_a_loop_that_chance_ends():
 
 def broken(x):
     y = x * random.random()
-    torch._dynamo.graph_break()
+    turret.graph_break()
     return y * random.random() + OWN.random()
 
 
 def breaks_in_a_call(x):
     def inner(y):
         z = y * random.uniform(0, 2)
-        torch._dynamo.graph_break()
+        turret.graph_break()
         return z - random.random()
 
     return inner(x) + random.random()
@@ -323,12 +323,12 @@ def _random_program(source):
                     "{g}.seed(5)",
                     "y = y + sum({g}.sample(range(9), 2))",
                     "l = [1.0, 2.0, 3.0]; {g}.shuffle(l); y = y + l[1]",
-                    "torch._dynamo.graph_break()",
+                    "turret.graph_break()",
                 ]
             ).format(g=generator)
         )
     lines.append("    return y * n, n")
-    scope = {"random": random, "OWN": OWN, "OTHER": OTHER, "KEPT": KEPT, "torch": torch}
+    scope = {"random": random, "OWN": OWN, "OTHER": OTHER, "KEPT": KEPT, "torch": torch, "turret": turret}
     exec("\n".join(lines), scope)
     return scope["program"]
 
