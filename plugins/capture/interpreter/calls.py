@@ -17,7 +17,7 @@ from turret.frames.annotations import is_in_graph, region_of, substitute_of
 from turret.frames.guards import function_modes
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
-from turret.plugins.capture.errors import AskedFor, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
 from turret.plugins.capture.interpreter.overrides import is_of_torch
 from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
@@ -382,6 +382,8 @@ class Caller(Tracer):
 
     def blank(self, kind: type, args: list[Value]) -> Value:
         """A new instance before ``__init__``."""
+        if isinstance(look_up(self, kind, "__del__")[1], types.FunctionType):
+            raise Unsupported(f"making a {kind.__qualname__}, whose __del__ runs when it ends", step=NOWHERE)
         if is_namedtuple(kind):
             return NamedTuple(args[0].unpack(self), kind)
         if issubclass(kind, BaseExceptionGroup):

@@ -106,7 +106,11 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         class_member(t, owner, name, raw)
         return t.wrap_known(raw.__get__(None, value.type() if on_class is None else on_class))
     if on_class is not None:
-        return class_member(t, owner, name, raw)
+        getter = look_up(t, type(raw), "__get__")[1]
+        found = class_member(t, owner, name, raw)
+        if isinstance(getter, types.FunctionType):
+            return t.call(t.wrap_known(getter), [found, Constant(None), t.wrap_known(on_class)], {})
+        return found
     return _of_instance(t, value, owner, name, raw)
 
 
@@ -163,7 +167,9 @@ class _MethodInC(Handler):
 
 
 def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return _MethodInC(value, owner, name, raw)
+    return _MethodInC(
+        value, owner, raw.__name__, raw
+    )  # the class may have it by another
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:

@@ -123,10 +123,10 @@ class Instance(Value):
         try:
             return t.call(bind_attribute(t, self, owner, "__getattribute__", getter), [Constant(name)], {})
         except Raised as raised:
-            fallback = look_up(t, self.kind, "__getattr__")[1]
-            if not issubclass(raised.value.type(), AttributeError) or not isinstance(fallback, types.FunctionType):
+            owner, fallback = look_up(t, self.kind, "__getattr__")
+            if not issubclass(raised.value.type(), AttributeError) or owner is None:
                 raise
-            return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
+            return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
 
     def generic_attr(self, t: Tracer, name: str) -> Value:
         """``object.__getattribute__``, and ``__getattr__`` where the class leaves the former alone."""
@@ -154,7 +154,7 @@ class Instance(Value):
         self.assume_absent(t, name)
         owner, fallback = look_up(t, self.kind, "__getattr__")
         custom = isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType)
-        if isinstance(fallback, types.FunctionType) and not custom:
+        if owner is not None and not custom:
             return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
         raise t.raised(AttributeError, f"{full_name(self.kind)!r} object has no attribute {name!r}")
 
@@ -164,7 +164,7 @@ class Instance(Value):
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, setter = look_up(t, self.kind, "__setattr__")
-        if isinstance(setter, types.FunctionType):
+        if is_of_class(setter, "__setattr__"):
             t.call(bind_attribute(t, self, owner, "__setattr__", setter), [Constant(name), value], {})
             return
         self.store(t, name, value)
@@ -193,7 +193,7 @@ class Instance(Value):
 
     def del_attr(self, t: Tracer, name: str) -> None:
         owner, deleter = look_up(t, self.kind, "__delattr__")
-        if isinstance(deleter, types.FunctionType):
+        if is_of_class(deleter, "__delattr__"):
             t.call(bind_attribute(t, self, owner, "__delattr__", deleter), [Constant(name)], {})
             return
         self.remove(t, name)
@@ -363,6 +363,12 @@ class Instance(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         self.write_stores(r, held, r.effect)
+
+
+def is_of_class(method: Any, name: str) -> bool:
+    """Whether a class says itself how attributes are set or deleted: by a function, or by a method in C of another
+    name (``__setattr__ = dict.__setitem__``)."""
+    return isinstance(method, types.FunctionType) or getattr(method, "__name__", name) != name
 
 
 def keeps_attributes(kind: type) -> bool:
