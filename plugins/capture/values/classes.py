@@ -167,9 +167,7 @@ class _MethodInC(Handler):
 
 
 def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return _MethodInC(
-        value, owner, raw.__name__, raw
-    )  # the class may have it by another
+    return _MethodInC(value, owner, raw.__name__, raw)  # the class may have it by another
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
