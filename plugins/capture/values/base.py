@@ -712,6 +712,7 @@ class Opaque(Value):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         plain = isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__
         if plain and self.object() is not None:
+            t.call_stack.check_held(self.object())
             self.pin(t)
             t.provenance.refers(self.object, self.object())
             assert self.source is not None
