@@ -27,7 +27,10 @@ from turret.plugins.capture.values.tensors import Tensor
 def copy_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, (List, Dict, Set)):
-        return value.call_method(t, "copy", [], {})
+        copied = value.call_method(t, "copy", [], {})
+        if isinstance(value, Dict) and isinstance(copied, Dict):
+            copied.stores.update(value.attributes(t))
+        return copied
     if isinstance(value, (Constant, Tuple, Known)):
         return value
     if type(value) is Instance and value.payload is None and value.special(t, "__copy__") is None:
@@ -83,6 +86,7 @@ def _container(t: Tracer, value: Value, done: dict[int, Value]) -> Value | None:
     if isinstance(value, Dict) and value.kind in _COPIED_DICTS:
         same = done[id(value)] = value.call_method(t, "copy", [], {})
         same.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
+        same.stores.update(_deep_items(t, value.attributes(t), done))  # type: ignore[attr-defined]
         return same
     return None
 

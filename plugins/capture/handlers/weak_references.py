@@ -36,8 +36,9 @@ class WeakReference(Callable_):
         made_here = self.referent.source is None
         if made_here and not any(_is_in(v, self.referent) for frame in t.call_stack.frames for v in frame.locals):
             raise Unsupported("following a weak reference to what no variable holds, and may be gone", step=NOWHERE)
-        if not made_here:
-            t.call_stack.check_held(self.referent.object)  # type: ignore[attr-defined]
+        known = getattr(self.referent, "object", None)
+        if not made_here and known is not None:
+            t.call_stack.check_held(known)
         return self.referent
 
     def rebuild(self, r: Rebuilder) -> str:

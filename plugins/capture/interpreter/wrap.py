@@ -293,7 +293,7 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     factory = None
     if kind is collections.defaultdict:
         factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
-    return Dict(items, kind, source, factory)
+    return Dict(items, kind, source, factory, object)
 
 
 def _view(part: str) -> Wrapper:

@@ -103,3 +103,7 @@ def test_a_weak_reference_to_what_a_variable_holds_is_followed():
         return x * weakref.ref(made)().factor
 
     assert_same(Observed(program, fullgraph=True)(X), X * 3)
+
+
+def test_a_weak_reference_to_a_tensor_of_the_callers_is_followed():
+    assert_same(Observed(lambda x: weakref.ref(x)() * 2, fullgraph=True)(X), X * 2)
