@@ -6,13 +6,23 @@ import functools
 import random
 import types
 
+import numpy
+
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
-from turret.plugins.capture.values.random_generators import METHODS, RandomGenerator, outside_generator, seeded
+from turret.plugins.capture.values.random_generators import (
+    METHODS,
+    RandomGenerator,
+    numpy_generator,
+    outside_generator,
+    seeded,
+)
 
 registry.wrappers[random.Random] = outside_generator
+for _kind in (numpy.random.RandomState, numpy.random.Generator):
+    registry.wrappers[_kind] = numpy_generator
 
 
 @registry.kind(random.Random)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -71,6 +72,11 @@ def fork_of_state(state: Any) -> Fork:
     made = random.Random.__new__(random.Random)
     made.setstate(state)
     return Fork(made)
+
+
+def fork_of_numpy(generator: Any) -> Fork:
+    """A copy of a generator of numpy's."""
+    return Fork(copy.deepcopy(generator))
 
 
 def redraw(generator: Any, last: Draw | None) -> Any:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import numpy
 
 from turret.frames.sources import BoundSource, CallSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import random_draws
 from turret.plugins.capture.python.random_draws import Draw, Fork
+from turret.plugins.capture.values.arrays import array_value
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.floats import ChangingFloat
@@ -118,16 +120,20 @@ class RandomGenerator(Value):
         """What a call gives now, and the call, which is the last one of the row from here on."""
         stream = self.stream
         draw = Draw(stream.last, method, args, kwargs)
-        before = stream.fork.generator.getstate()
+        before = self.state()
         try:
             found = draw(stream.fork)
         except Exception as error:
-            if stream.fork.generator.getstate() != before:
+            if before is None or self.state() != before:
                 raise Unsupported(f"{method.__name__} of a random generator, which fails halfway") from error
             raise t.raised_from(error) from None
         self.moves_on(t)
         stream.last = draw
         return found, draw
+
+    def state(self) -> tuple | None:
+        """The state of what capture draws from; None where states are not compared."""
+        return self.stream.fork.generator.getstate()
 
     def moves_on(self, t: Tracer) -> None:
         """Note a change of the generator, which counts wherever it was made."""
@@ -238,6 +244,51 @@ class RandomGenerator(Value):
         if stream.before is not None:
             held = f"{r.constant(random_draws.reset)}({held}, {r.source(stream.before)})"
         return f"{r.constant(random_draws.redraw)}({held}, {r.constant(stream.last)})"
+
+
+class NumpyGenerator(RandomGenerator):
+    """A ``numpy.random.RandomState`` or ``Generator`` that existed before; the module's functions draw from one."""
+
+    source: Source
+
+    def type(self) -> type:
+        return type(self.object)
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        return MethodOfValue(self, name) if name in OF_NUMPY else Value.get_attr(self, t, name)
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in OF_NUMPY:
+            raise Unsupported(f"{name} of a random generator of numpy's")
+        plain, named = [_constant(t, v) for v in args], {k: _constant(t, v) for k, v in kwargs.items()}
+        found, draw = self.drawn(t, getattr(type(self.object), name), *plain, **named)
+        assert self.stream.source is not None
+        source = CallSource(self.stream.source, draw)
+        return array_value(t, found, source) if type(found) is numpy.ndarray else _number(t, found, source)
+
+    def state(self) -> None:
+        return None
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
+
+
+OF_NUMPY = frozenset(
+    {
+        "rand", "randn", "random", "random_sample", "randint", "integers", "uniform", "normal", "standard_normal",
+        "exponential", "standard_exponential", "beta", "gamma", "standard_gamma", "binomial", "poisson", "geometric",
+        "laplace", "logistic", "lognormal", "triangular", "permutation",
+    }
+)  # fmt: skip
+"""Methods of numpy's generators that give a number or an array of them, and change nothing but the generator."""
+
+
+def numpy_generator(t: Tracer, object: Any, source: Source) -> Value:
+    """The value of a generator of numpy's."""
+    if not isinstance(source, BoundSource):
+        t.guards.take("TYPE", source, type(object))
+    stream = Stream(random_draws.fork_of_numpy(object), CallSource(source, random_draws.fork_of_numpy))
+    return NumpyGenerator(stream, source, object)
 
 
 def outside_generator(t: Tracer, object: random.Random, source: Source) -> Value:

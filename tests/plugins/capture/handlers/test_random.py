@@ -4,6 +4,7 @@ import functools
 import operator
 import random
 
+import numpy
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -342,3 +343,57 @@ def test_draws_go_through_the_whole_compiler():
     compiled = turret.compile(handed_back, fullgraph=True)
     for mine, theirs in zip(follow(compiled, 3), follow(handed_back, 3), strict=True):
         assert_same(mine, theirs)
+
+
+LEGACY, OF_NUMPY = numpy.random.RandomState(4), numpy.random.default_rng(3)
+
+
+def mixed(x):
+    weight = numpy.random.beta(0.5, 0.5)
+    return weight * x + (1 - weight) * x.flip(0), weight
+
+
+def arrays(x):
+    noise = numpy.random.rand(3)
+    noise[0] = 0.5
+    order = numpy.random.permutation(3)
+    return x[torch.from_numpy(order)] + torch.from_numpy(noise), noise, numpy.random.uniform(0, 1, (2, 2)).mean()
+
+
+def numbers_of_numpy(x):
+    return x * np_rand() + numpy.random.randint(1, 7) - numpy.random.uniform(1, high=2) + numpy.random.normal()
+
+
+def generators_of_numpy(x):
+    return x * LEGACY.rand() + OF_NUMPY.random() + torch.from_numpy(OF_NUMPY.normal(size=(3,))), LEGACY.randn()
+
+
+def branches_on_numpy(x):
+    return x * numpy.random.rand() if numpy.random.rand() < 0.5 else x - LEGACY.randint(0, 5)
+
+
+def breaks_beside_numpy(x):
+    y = x * numpy.random.rand()
+    turret.graph_break()
+    return y + numpy.random.uniform(0, 1, 3).sum()
+
+
+np_rand = numpy.random.rand
+
+
+@pytest.mark.parametrize(
+    "program",
+    [mixed, arrays, numbers_of_numpy, generators_of_numpy, branches_on_numpy, breaks_beside_numpy],
+)
+def test_numpys_generators_draw_as_eager_has_them_draw(program):
+    observed, seen = Observed(program, fullgraph=program is not breaks_beside_numpy), []
+    for call in (program, observed):
+        numpy.random.seed(7)
+        LEGACY.seed(4)
+        OF_NUMPY.bit_generator.state = numpy.random.default_rng(3).bit_generator.state
+        results = [call(torch.arange(3.0) + n) for n in range(6)]
+        states = [str(s.get_state()) for s in (numpy.random, LEGACY)]
+        seen.append((results, states, str(OF_NUMPY.bit_generator.state)))
+    assert_same(*seen[::-1])
+    assert_captured(observed)
+    assert len(observed.recompiles) <= 1 or observed.breaks  # numbers of an array are looked at until they change
