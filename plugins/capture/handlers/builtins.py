@@ -538,8 +538,10 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     value = value.realize()
     text = "" if spec is None else t.constant_of(spec)
     if isinstance(value, Instance):
-        kind = value.type()
-        if member_owner(kind, "__format__") is not object:
+        kind, owner = value.type(), member_owner(value.type(), "__format__")
+        if owner in (int, float, str) and not text:
+            return _text(t, value, "__str__", str)
+        if owner is not object:
             return value.need_special(t, "__format__", Constant(text))
         if text:
             raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")

@@ -254,6 +254,8 @@ class FrameTracer(Caller):
             otherwise: the text of the program's ``TypeError`` for anything else, with a place for its type's name.
         """
         value = value.realize()
+        if isinstance(value, Instance) and isinstance(value.payload, Constant) and value.payload.type() is int:
+            return value.payload.constant()  # an int is asked for no index
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
             return self.int_of(value.need_special(self, "__index__"), otherwise)
         number: Value | None = None

@@ -74,6 +74,11 @@ def fork_of_state(state: Any) -> Fork:
     return Fork(made)
 
 
+def state_of_seed(seed: int) -> Any:
+    """The state of a generator that is seeded."""
+    return random.Random(seed).getstate()
+
+
 def fork_of_numpy(generator: Any) -> Fork:
     """A copy of a generator of numpy's."""
     return Fork(copy.deepcopy(generator))

@@ -568,6 +568,8 @@ class GraphRecorder:
 
     def _nest(self, value: Value, in_64_bits: bool) -> tuple[Any, Any]:
         """A container of arguments."""
+        if isinstance(value, Instance) and isinstance(value.payload, (Sequence, Constant)):
+            return self.argument(value.payload, in_64_bits)  # of which torch's own code sees no more
         if isinstance(value, Sequence):
             nodes, fakes = self._row(value.items, in_64_bits)
             kind = list if value.kind is list else tuple

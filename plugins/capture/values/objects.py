@@ -75,7 +75,15 @@ class Instance(Value):
             return self
         if isinstance(method, types.FunctionType):
             return _HashedInstance(t, self)
+        if isinstance(self.payload, Constant):
+            base = self.payload.type()
+            if method is base.__hash__ and look_up(t, self.kind, "__eq__")[1] is base.__eq__:
+                return self.payload.value
         raise Unsupported(f"{self.describe()} as a dict key or set member")
+
+    def beside(self, t: Tracer, tensor: Value) -> Value:
+        number = isinstance(self.payload, Constant) and self.payload.type() in (int, float)
+        return self.payload if number else self  # type: ignore[return-value]
 
     def own(self, t: Tracer, name: str) -> Value | None:
         """An attribute of the instance's own ``__dict__`` (or slot), or None."""

@@ -300,7 +300,12 @@ def outside_generator(t: Tracer, object: random.Random, source: Source) -> Value
 
 
 def seeded(t: Tracer, a: Value | None, version: Value | None = None) -> Stream:
-    """A row of draws that is known, as ``seed`` is given a constant."""
+    """A row of draws from a seed: known where that is a constant, else as each call finds it."""
+    known = None if a is None else a.realize()
+    if isinstance(known, Symbolic) and known.source is not None and known.type() is int and version is None:
+        state = CallSource(known.source, random_draws.state_of_seed)
+        fork = random_draws.fork_of_state(random_draws.state_of_seed(_number_now(known)))
+        return Stream(fork, CallSource(state, random_draws.fork_of_state), before=state)
     given = () if a is None else (t.constant_of(a),)
     if given in ((), (None,)):
         raise Unsupported("a random generator that is seeded by the system")
@@ -328,6 +333,11 @@ def _number(t: Tracer, found: Any, source: Source) -> Value:
     if type(found) is int and abs(found) < 2**62:
         return t.recorder.int_input(found, source, is_int=True)
     raise Unsupported(f"a random {type(found).__name__}")
+
+
+def _number_now(known: Symbolic) -> int:
+    """What a symbol is in this call, with nothing assumed."""
+    return int(known.number.node.hint)
 
 
 def _items(t: Tracer, value: Value) -> Any:

@@ -149,6 +149,12 @@ def refused(x):
         return x * random.random()
 
 
+def seeded_by_chance(x):
+    made = random.Random(random.randint(0, 100))
+    random.seed(random.randrange(9))
+    return x * made.random() + random.random(), made.getstate()
+
+
 def handed_back(x):
     return x + 1, random.random(), [random.randint(0, 5)], {"a": random.choice((1, 2, 3, 4, 5, 6))}
 
@@ -157,7 +163,7 @@ def handed_back(x):
     "program",
     [
         shuffled, seeded, order_of_a_seed, set_back, set_to_another, states_kept, made_and_kept, part_of, a_size,
-        a_permutation, refused, handed_back,
+        a_permutation, refused, seeded_by_chance, handed_back,
     ],
 )  # fmt: skip
 def test_generators_are_left_as_eager_leaves_them(program):
