@@ -108,7 +108,7 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
     if on_class is not None:
         getter = look_up(t, type(raw), "__get__")[1]
         found = class_member(t, owner, name, raw)
-        if isinstance(getter, types.FunctionType):
+        if isinstance(getter, types.FunctionType) and not getter.__module__.startswith("torch."):
             return t.call(t.wrap_known(getter), [found, Constant(None), t.wrap_known(on_class)], {})
         return found
     return _of_instance(t, value, owner, name, raw)
