@@ -64,6 +64,7 @@ def backward_of(
 @registry.function(torch.autograd.grad)
 def gradients_of(
     t: Tracer,
+    /,
     outputs: Value,
     inputs: Value,
     grad_outputs: Value = _NONE,

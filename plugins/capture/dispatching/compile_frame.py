@@ -32,6 +32,7 @@ from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import LETS_GO, clear_frames, has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.python.places import at_line
+from turret.plugins.capture.python.resume import is_resume
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
@@ -255,6 +256,7 @@ class _Attempt:
             frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.call_stack.root = frame
+        tracer.call_stack.handed_on = self.first if is_resume(function.__code__) else []
         return frame
 
     def trace(self, frame: Frame) -> Signal | None:

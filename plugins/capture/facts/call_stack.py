@@ -8,7 +8,7 @@ import types
 import weakref
 from typing import Any, Protocol
 
-from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, NotConstant, Raised, Unsupported
 
 MAX_LOOP = 200_000
 """Backward jumps in one capture: what runs longer is not unrolled."""
@@ -22,6 +22,7 @@ class Running(Protocol):
     code: types.CodeType
     scope: dict[str, Any]
     handling: list[Any]
+    locals: list[Any]
 
     def line(self) -> int: ...
 
@@ -37,6 +38,8 @@ class CallStack:
         self.break_at = break_at
         self.frames: list[Any] = []
         self.root: Running | None = None
+        self.handed_on: list[Any] = []
+        """What a break handed on to the root, which holds it: values of its parameters; empty where there was none."""
         self.step = -1
         """Instructions that the root has begun, less one."""
         self.loops = 0
@@ -44,6 +47,12 @@ class CallStack:
         """Where something could not be captured, the first time."""
         self.raised: Lines | None = None
         """Where the program raised an exception that the innermost frame does not handle, the first time."""
+
+    def check_held(self, object: Any) -> None:
+        """Refuse to follow a weak reference to what a break handed on and the root's variables have let go of."""
+        let_go = (v for v in self.handed_on if v not in self.root.locals)  # type: ignore[union-attr]
+        if any(getattr(v, "object", None) is object for v in let_go):
+            raise Unsupported("following a weak reference to what a variable held, and may be gone", step=NOWHERE)
 
     def enter(self, frame: Running) -> None:
         """Go into a frame; raises ``Unsupported`` where that is too deep."""

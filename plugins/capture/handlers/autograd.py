@@ -27,7 +27,7 @@ _HINT = "mark its operation as a custom op of torch.library"
 
 
 @registry.function(vars(torch.autograd.Function)["apply"].__func__)
-def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def apply(t: Tracer, /, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
     if under := t.recorder.transforms():
         # Its own derivatives and its own vmap take part there, and what they may do is another contract's.

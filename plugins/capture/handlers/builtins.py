@@ -289,7 +289,7 @@ def frame_variables(t: Tracer, *args: Value) -> Value:
 
 
 @registry.function(print, input, open, breakpoint, exec, eval, compile)
-def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def outside(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("input or output, or code made while running")
 
 
@@ -397,9 +397,6 @@ def sorted_(t: Tracer, items: Value, /, *, key: Value | None = None, reverse: Va
     return List(t.sorted(items.unpack(t), key, reverse))
 
 
-_HEAP_NAMES = ("heapify", "heappush", "heappop", "heappushpop", "heapreplace")
-
-
 def polyfilled(original: Any, replacement: Any) -> None:
     """Register a function of Python to be followed in place of a builtin."""
     try:
@@ -409,7 +406,7 @@ def polyfilled(original: Any, replacement: Any) -> None:
     else:
         model = original
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         if not takes(model, len(args), kwargs):
             raise Unsupported(f"the arguments of {original.__name__}()")
         return t.call(t.wrap_known(replacement), list(args), kwargs)
@@ -417,15 +414,19 @@ def polyfilled(original: Any, replacement: Any) -> None:
     (registry.classes if isinstance(original, type) else registry.functions)[original] = handler
 
 
-def _heap() -> tuple[tuple[Any, Any], ...]:
-    """Functions of ``heapq`` that are written in C."""
-    return tuple((getattr(heapq, name), getattr(polyfills, name)) for name in _HEAP_NAMES)
-
-
 for _original, _replacement in (
     (any, polyfills.any_), (all, polyfills.all_), (sum, polyfills.sum_), (functools.reduce, polyfills.reduce),
     (operator.attrgetter, polyfills.attrgetter), (operator.itemgetter, polyfills.itemgetter),
-    (operator.methodcaller, polyfills.methodcaller), (collections._count_elements, polyfills.count_elements), *_heap(),  # type: ignore[attr-defined]
+    (operator.methodcaller, polyfills.methodcaller), (collections._count_elements, polyfills.count_elements),  # type: ignore[attr-defined]
+    (operator.delitem, polyfills.delitem), (operator.call, polyfills.call),
+    (operator.countOf, polyfills.count_of), (operator.indexOf, polyfills.index_of),
+    (functools.cmp_to_key, polyfills.cmp_to_key), (math.prod, polyfills.prod),
+    (bisect.bisect_left, polyfills.bisect_left), (bisect.bisect_right, polyfills.bisect_right),
+    (bisect.insort_left, polyfills.insort_left), (bisect.insort_right, polyfills.insort_right),
+    (heapq.heapify, polyfills.heapify), (heapq.heappush, polyfills.heappush), (heapq.heappop, polyfills.heappop),
+    (heapq.heappushpop, polyfills.heappushpop), (heapq.heapreplace, polyfills.heapreplace),
+    (heapq._heapify_max, polyfills.heapify_max), (heapq._heappop_max, polyfills.heappop_max),  # type: ignore[attr-defined]
+    (heapq._heapreplace_max, polyfills.heapreplace_max),  # type: ignore[attr-defined]
 ):  # fmt: skip
     polyfilled(_original, _replacement)
 
@@ -440,7 +441,7 @@ def _have_one_extreme(values: list[Value]) -> bool:
 
 
 def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         values = [a.realize() for a in args]
         if len(values) == 1 and not kwargs:
             items = values[0].unpack(t)
@@ -481,7 +482,7 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
 
 
 def _number(cls: type, symbolic: Any, method: str) -> Handler:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         value = args[0].realize() if args else None
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
@@ -496,12 +497,14 @@ def _number(cls: type, symbolic: Any, method: str) -> Handler:
 
 registry.classes[int] = _number(int, torch.sym_int, "__int__")
 registry.classes[float] = _number(float, torch.sym_float, "__float__")
-registry.classes[complex] = lambda t, *args, **kwargs: t.fold(complex, list(args), kwargs)
-registry.classes[bytes] = lambda t, *args, **kwargs: t.fold(bytes, list(args), kwargs)
+registry.classes[complex] = lambda t, /, *args, **kwargs: t.fold(complex, list(args), kwargs)
+registry.classes[bytes] = lambda t, /, *args, **kwargs: t.fold(bytes, list(args), kwargs)
 
 
 @registry.kind(str)
-def str_(t: Tracer, value: Value | None = None, **kwargs: Value) -> Value:
+def str_(t: Tracer, /, value: Value | None = None, *encoding: Value, **kwargs: Value) -> Value:
+    if encoding or kwargs:
+        return t.fold(str, [*([] if value is None else [value]), *encoding], kwargs)
     if value is None:
         return Constant("")
     return _text(t, value.realize(), "__str__", str)
@@ -523,11 +526,11 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
     return t.text(convert, [value], {})
 
 
-for _original in (bisect.bisect_left, bisect.bisect_right, str.maketrans, bytes.maketrans):
-    registry.functions[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+for _original in (str.maketrans, bytes.maketrans):
+    registry.functions[_original] = lambda t, /, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
-    registry.functions[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+    registry.functions[_original] = lambda t, /, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 
 @registry.function(format)
@@ -535,8 +538,10 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     value = value.realize()
     text = "" if spec is None else t.constant_of(spec)
     if isinstance(value, Instance):
-        kind = value.type()
-        if member_owner(kind, "__format__") is not object:
+        kind, owner = value.type(), member_owner(value.type(), "__format__")
+        if owner in (int, float, str) and not text:
+            return _text(t, value, "__str__", str)
+        if owner is not object:
             return value.need_special(t, "__format__", Constant(text))
         if text:
             raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
@@ -664,6 +669,17 @@ def _operators() -> None:
 
     registry.functions[operator.setitem] = setitem
 
+    def concatenation(inplace: bool) -> Handler:
+        def handler(t: Tracer, a: Value, b: Value) -> Value:
+            if not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
+                raise Unsupported(f"operator.concat of {a.describe()}")
+            return t.binary(operator.add, a, b, inplace)
+
+        return handler
+
+    registry.functions[operator.concat] = concatenation(False)
+    registry.functions[operator.iconcat] = concatenation(True)
+
 
 _operators()
 
@@ -697,7 +713,7 @@ registry.classes[frozenset] = lambda t, items=None: Set.from_value(t, items, fro
 
 
 def _dict(cls: type) -> Handler:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         made = Dict({}, cls)
         made.m_update(t, *args, **kwargs)
         return made
@@ -710,7 +726,7 @@ registry.classes[collections.OrderedDict] = _dict(collections.OrderedDict)
 
 
 @registry.kind(collections.defaultdict)
-def defaultdict(t: Tracer, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+def defaultdict(t: Tracer, factory: Value | None = None, /, *args: Value, **kwargs: Value) -> Value:
     made = Dict({}, collections.defaultdict, None, (factory or Constant(None)).realize())
     made.m_update(t, *args, **kwargs)
     return made
@@ -733,5 +749,5 @@ def method(t: Tracer, function: Value, owner: Value, /) -> Value:
 
 
 @registry.kind(functools.partial)
-def partial(t: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+def partial(t: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
     return Partial(function.realize(), list(args), kwargs)

@@ -24,7 +24,9 @@ _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early
 
 
 @registry.function(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
+def checkpoint(
+    t: Tracer, /, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value
+) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:
         raise Unsupported("torch.utils.checkpoint where hooks on saved tensors are refused")
@@ -38,13 +40,16 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer = t.recorder.tags
+    outer, effects = t.recorder.tags, t.effects.count
     t.recorder.regions += 1
     t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
     try:
-        return t.call(function, list(args), named)
+        result = t.call(function, list(args), named)
     finally:
         t.recorder.tags = outer
+    if t.effects.count != effects and torch.is_grad_enabled():
+        raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
+    return result
 
 
 def _check_transforms(t: Tracer, reentrant: bool) -> None:
@@ -131,7 +136,7 @@ class _Contexts(Callable_):
 
 
 @registry.function(torch.utils.checkpoint.create_selective_checkpoint_contexts)
-def create_contexts(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def create_contexts(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     function = t.wrap_known(torch.utils.checkpoint.create_selective_checkpoint_contexts)
     return _Contexts(Partial(function, list(args), kwargs))
 

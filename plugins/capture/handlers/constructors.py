@@ -25,7 +25,7 @@ from turret.plugins.capture.values.tensors import Tensor, device_of_class
 
 
 @registry.tensor_method("new")
-def new(t: Tracer, like: Tensor, *args: Value, **kwargs: Value) -> Value:
+def new(t: Tracer, /, like: Tensor, *args: Value, **kwargs: Value) -> Value:
     """``Tensor.new``: as the constructor of the class that tensors of that dtype and device once had."""
     return legacy_tensor(t, like.fake.dtype, like.fake.device, list(args), kwargs)
 
@@ -65,10 +65,10 @@ def _legacy_of(t: Tracer, value: Value, options: dict[str, Value]) -> Value | No
 
 def _of_class(kind: Any) -> Any:
     device = device_of_class(kind)
-    return lambda t, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
+    return lambda t, /, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
 
 
-def _plain(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _plain(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """``torch.Tensor(...)``; of a tensor, an alias whatever its type."""
     first = args[0].realize() if len(args) == 1 else None
     dtype = first.fake.dtype if isinstance(first, Tensor) else torch.get_default_dtype()
@@ -148,7 +148,7 @@ def _of_symbols(t: Tracer, leaves: list[Value], shape: tuple[int, ...], dtype: A
 
 
 @registry.tensor_method("new_tensor")
-def new_tensor(t: Tracer, like: Tensor, data: Value, **options: Value) -> Value:
+def new_tensor(t: Tracer, /, like: Tensor, data: Value, **options: Value) -> Value:
     """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
     if not any(isinstance(v, Symbolic) for v in _leaves(data)):
         return t.recorder.call_method("new_tensor", [like, data], options)

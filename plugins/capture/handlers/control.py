@@ -269,13 +269,13 @@ def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inpu
 
 
 @registry.function(wrap_function)
-def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
+def wrap(t: Tracer, /, func: Value, *args: Value, **kwargs: Value) -> Value:
     """The operator that calls its function, and marks a graph for torch's own compiler."""
     return t.call(func, list(args), kwargs)
 
 
 @registry.function(bypassing_wrapper)
-def call_wrapped(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+def call_wrapped(t: Tracer, /, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
     """The operator that calls what a function makes of another one."""
     return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
 

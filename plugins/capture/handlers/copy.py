@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import types
 from typing import Any
 
 import torch
@@ -27,21 +28,67 @@ from turret.plugins.capture.values.tensors import Tensor
 def copy_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, (List, Dict, Set)):
-        return value.call_method(t, "copy", [], {})
+        copied = value.call_method(t, "copy", [], {})
+        if isinstance(value, Dict) and isinstance(copied, Dict):
+            copied.stores.update(value.attributes(t))
+        return copied
     if isinstance(value, (Constant, Tuple, Known)):
         return value
-    if type(value) is Instance and value.payload is None and value.special(t, "__copy__") is None:
-        made = t.blank(value.kind, [])
-        made.stores.update({n: value.own(t, n) for n in InstanceDict(value).names(t)})
+    if type(value) is Instance and isinstance(look_up(t, value.kind, "__copy__")[1], types.FunctionType):
+        return value.call_method(t, "__copy__", [], {})
+    if type(value) is Instance and (made := _reduced(t, value)) is not None:
         return made
+    plain = type(value) is Instance and value.payload is None
+    if plain and not any(_customised(t, value.type(), n) for n in ("__copy__", *_MADE_BY)):
+        return _restored(t, value)  # type: ignore[arg-type]
     raise Unsupported(f"copy.copy of {value.describe()}")
 
 
+def _restored(t: Tracer, value: Instance) -> Value:
+    """An instance with the state of another, by the methods that the class may have for that."""
+    made = t.blank(value.kind, [])
+    if not _customised(t, value.kind, "__getstate__") and look_up(t, value.kind, "__setstate__")[0] is None:
+        made.stores.update({n: value.own(t, n) for n in InstanceDict(value).names(t)})
+        return made
+    state = (
+        value.call_method(t, "__getstate__", [], {}).realize() if _customised(t, value.kind, "__getstate__") else None
+    )
+    state = InstanceDict(value).as_dict(t) if state is None else state
+    if not isinstance(state, Dict) or not all(isinstance(k, str) for k in state.items):
+        raise Unsupported(f"copy.copy of {value.describe()}, whose state is no dict of attributes")
+    if state.items and look_up(t, value.kind, "__setstate__")[0] is not None:
+        made.call_method(t, "__setstate__", [state], {})
+    else:
+        InstanceDict(made).m_update(t, state)
+    return made
+
+
+def _reduced(t: Tracer, value: Instance) -> Value | None:
+    """An object made of what ``__reduce__`` of its class gives; None for a class that has none of its own."""
+    if not isinstance(look_up(t, value.kind, "__reduce__")[1], types.FunctionType):
+        return None
+    parts = value.call_method(t, "__reduce__", [], {}).realize()
+    if not isinstance(parts, Tuple) or len(parts.items) != 2:
+        raise Unsupported(f"copy.copy of {value.describe()}, which gives a state beside what it is made of")
+    return t.call(parts.items[0], parts.items[1].unpack(t), {})
+
+
+class Memo(Value):
+    """What ``__deepcopy__`` is handed, and hands on."""
+
+    def __init__(self, done: dict[int, Value]) -> None:
+        self.done = done
+
+    def type(self) -> type:
+        return dict
+
+
 @registry.function(copy.deepcopy)
-def deepcopy(t: Tracer, value: Value, *memo: Value) -> Value:
-    if memo:
-        raise Unsupported("copy.deepcopy with a memo")
-    return _deep(t, value.realize(), {})
+def deepcopy(t: Tracer, x: Value, memo: Value | None = None) -> Value:
+    known = None if memo is None else memo.realize()
+    if known is not None and not isinstance(known, Memo) and not t.is_none(known):
+        raise Unsupported("copy.deepcopy with a memo of the program's")
+    return _deep(t, x.realize(), known.done if isinstance(known, Memo) else {})
 
 
 def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
@@ -62,6 +109,9 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
     copied = _container(t, value, done)
     if copied is not None:
         return copied
+    if isinstance(value, Instance) and isinstance(look_up(t, value.kind, "__deepcopy__")[1], types.FunctionType):
+        made = done[id(value)] = value.call_method(t, "__deepcopy__", [Memo(done)], {}).realize()
+        return made
     if (type(value) is Instance or isinstance(value, Module)) and _is_plain(t, value):
         return _instance(t, value, done)
     raise Unsupported(f"copy.deepcopy of {value.describe()}")
@@ -83,6 +133,7 @@ def _container(t: Tracer, value: Value, done: dict[int, Value]) -> Value | None:
     if isinstance(value, Dict) and value.kind in _COPIED_DICTS:
         same = done[id(value)] = value.call_method(t, "copy", [], {})
         same.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
+        same.stores.update(_deep_items(t, value.attributes(t), done))  # type: ignore[attr-defined]
         return same
     return None
 
@@ -139,6 +190,7 @@ def _has_no_attributes(t: Tracer, value: Tensor) -> bool:
 
 
 _COPIED_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_MADE_BY = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 _COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", "__slots__")
 
 

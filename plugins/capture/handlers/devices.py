@@ -16,7 +16,7 @@ from turret.torch_compat.operators.native_functions import device_constructors
 
 
 def _answered_once(question: Any) -> Handler:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         answer = t.fold(question, list(args), kwargs)
         if not answer.is_constant() or kwargs or not all(v.is_constant() for v in args):
             t.provenance.bound_to_process(f"what {question.__module__}.{question.__name__} answered")

@@ -68,7 +68,7 @@ def distribute_tensor(
 
 
 def _factory(name: str) -> None:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         named = {k: t.constant_of(v) for k, v in kwargs.items()}
         if named.get("requires_grad"):
             raise Unsupported(f"torch.distributed.tensor.{name} with requires_grad=True")
@@ -80,7 +80,7 @@ def _factory(name: str) -> None:
 def _placement(name: str) -> None:
     """Enter a class of placements: making one is making a constant."""
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         from torch.distributed import tensor
 
         return t.fold(getattr(tensor, name), list(args), kwargs)

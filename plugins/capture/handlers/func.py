@@ -105,7 +105,7 @@ def trace(
 def _compile(original: Any) -> Any:
     """The handler of a compiler's call in compiled code: what it compiles is part of the graph where it is called."""
 
-    def handler(t: Tracer, model: Value, **options: Value) -> Value:
+    def handler(t: Tracer, /, model: Value, **options: Value) -> Value:
         held = {k: t.constant_of(v) for k, v in options.items()}
         if held.get("disable"):
             return model
@@ -120,7 +120,7 @@ def _apply(function: Value, t: Tracer, args: list[Value], kwargs: dict[str, Valu
 
 
 registry.functions[torch.compile] = _compile(torch.compile)
-registry.named["turret.api.compile", "compile"] = lambda t, model, **options: _compile(turret.compile)(
+registry.named["turret.api.compile", "compile"] = lambda t, /, model, **options: _compile(turret.compile)(
     t, model, **options
 )
 
@@ -295,7 +295,7 @@ registry.functions[torch.func.grad_and_value] = _gradient("grad_and_value", torc
 
 def _jacobian(name: str, original: Any, forward: bool) -> Any:
     def handler(
-        t: Tracer, func: Value, argnums: Value | None = None, has_aux: Value | None = None, **options: Value
+        t: Tracer, /, func: Value, argnums: Value | None = None, has_aux: Value | None = None, **options: Value
     ) -> Value:
         numbers, aux = _argnums(t, argnums), has_aux is not None and t.truth(has_aux)
         plain = {k: t.constant_of(v) for k, v in options.items()}
@@ -357,7 +357,7 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
     found = _values(t, traced, chosen, "vjp")
     result = traced.structure.build(t, found)
 
-    def pull(t: Tracer, cotangents: Value, **kwargs: Value) -> Value:
+    def pull(t: Tracer, /, cotangents: Value, **kwargs: Value) -> Value:
         given, structure = flatten(t, cotangents)
         if structure != traced.structure or kwargs:
             raise Unsupported("cotangents that do not fit the results")

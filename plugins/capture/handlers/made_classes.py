@@ -23,7 +23,7 @@ class MadeNamedTuple(Class):
 
 
 @registry.function(collections.namedtuple)
-def namedtuple(t: Tracer, typename: Value, field_names: Value, **options: Value) -> Value:
+def namedtuple(t: Tracer, /, typename: Value, field_names: Value, **options: Value) -> Value:
     """A new class; names, and values that fields have by default, are constants."""
     frame = t.call_stack.frames[-1]
     given = {"typename": t.constant_of(typename), "field_names": t.constant_of(field_names)}

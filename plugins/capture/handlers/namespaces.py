@@ -11,7 +11,7 @@ from turret.plugins.capture.values.classes import METHODS_IN_C
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 
 
-def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
     """``__init__``; from Python 3.13 on it also takes a mapping, which is left to Python."""
     if args:
         raise Unsupported("a SimpleNamespace made of something else than keywords")

@@ -14,7 +14,7 @@ from turret.plugins.capture.values.wrappers import is_nested
 from turret.torch_compat.programs.nested import nested_tensor
 
 
-def _made(function: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _made(function: Any, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """One call: inside, it shows itself by a tensor without memory, which is no input of a graph."""
     return t.recorder.call(function, list(args), kwargs)
 
@@ -28,7 +28,7 @@ for _function in (
 
 
 @registry.function(torch.nn.functional.scaled_dot_product_attention)
-def attention(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def attention(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """Attention, for which nested tensors answer."""
     nested = any(is_nested(v.realize()) for v in (*args, *kwargs.values()))
     function = nested_attention if nested else torch.nn.functional.scaled_dot_product_attention

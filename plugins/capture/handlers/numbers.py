@@ -32,7 +32,7 @@ def check(t: Tracer, cond: Value, message: Value | None = None) -> Value:
 
 
 @registry.function(symbolic_shapes.expect_true)
-def expect_true(t: Tracer, cond: Value, *_: Value, **__: Value) -> Value:
+def expect_true(t: Tracer, /, cond: Value, *_: Value, **__: Value) -> Value:
     return Constant(t.assume(cond, _NO_MESSAGE))
 
 

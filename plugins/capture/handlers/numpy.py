@@ -45,7 +45,7 @@ registry.makers[numpy.ndarray] = KnownArray
 
 
 def _number(cls: type) -> Any:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         value = args[0].realize() if len(args) == 1 and not kwargs else None
         if isinstance(value, ArrayOfTensor) and not value.is_foldable() and issubclass(cls, numpy.generic):
             return computed(t, cls.__name__, cls, lambda array: array.astype(cls.__name__), [value], {})
@@ -89,7 +89,7 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
 
 
 def _folded(name: str, original: Any) -> Any:
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         if name.endswith("_like") and args and isinstance(shown := args[0].realize(), Tensor):
             args = (array_of_tensor(t, shown), *args[1:])
         first = args[0].realize() if len(args) == 1 and not kwargs else None
@@ -124,7 +124,7 @@ def _arrays(value: Value) -> Iterator[ArrayOfTensor]:
 def _of_arrays(name: str, original: Any) -> Any:
     """A function that is not computed while capturing: its arguments change, or it is of no constants."""
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         function = _as_tensor_code(original, args, kwargs)
         if function is None:
             raise Unsupported(f"a call of {name}")
@@ -165,7 +165,7 @@ def _tensor_of(t: Tracer, array: Value) -> Value:
 def _of_array(original: Any, copies: bool) -> Any:
     """``torch.tensor`` and ``torch.as_tensor``: of an array, by its memory; of a numpy number, in its dtype."""
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         data = (args[0] if args else kwargs["data"]).realize()
         rest = {k: v for k, v in kwargs.items() if k != "data"}
         if isinstance(data, (KnownArray, ArrayOfTensor)) and len(args) <= 1:

@@ -99,7 +99,7 @@ def _without_branches(original: Callable) -> Handler:
     """Handler of an optimizer's function of tensors: its variant for ``capturable=True``."""
     parameters = inspect.signature(original)
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         given = parameters.bind(*args, **kwargs).arguments
         if t.truth(given["capturable"]):
             return t.follow(t.wrap_known(original), list(args), kwargs)

@@ -107,7 +107,7 @@ def as_subclass(t: Tracer, tensor: Tensor, cls: Value) -> Value:
 
 
 @registry.function(make_subclass)
-def make_instance(t: Tracer, cls: Value, data: Value, require_grad: Value | None = None, **options: Value) -> Value:
+def make_instance(t: Tracer, /, cls: Value, data: Value, require_grad: Value | None = None, **options: Value) -> Value:
     """A tensor of a class in the memory of another one, that autograd knows nothing of."""
     data = plain(data)
     kind, leaf = t.constant_of(cls), require_grad is not None and t.truth(require_grad)
@@ -121,7 +121,7 @@ def make_instance(t: Tracer, cls: Value, data: Value, require_grad: Value | None
 
 
 @registry.function(make_wrapper_subclass)
-def make_wrapper(t: Tracer, cls: Value, size: Value, **options: Value) -> Value:
+def make_wrapper(t: Tracer, /, cls: Value, size: Value, **options: Value) -> Value:
     """A wrapper whose tensors its class is about to give it."""
     kind = t.constant_of(cls)
     if not is_made_here(kind):
@@ -213,7 +213,9 @@ if hasattr(torch.overrides, "redispatch_function"):  # since torch 2.13
 
 
 @registry.function(torch.overrides.handle_torch_function)
-def handle_torch_function(t: Tracer, public_api: Value, relevant_args: Value, *args: Value, **kwargs: Value) -> Value:
+def handle_torch_function(
+    t: Tracer, /, public_api: Value, relevant_args: Value, *args: Value, **kwargs: Value
+) -> Value:
     """A function asks for an answer in place of what it does."""
     found = t.overrides.hand_over(public_api.realize(), relevant_args.realize().unpack(t), list(args), kwargs)
     assert isinstance(found, Value)

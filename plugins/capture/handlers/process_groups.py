@@ -78,7 +78,7 @@ def _group_name(group: Any) -> str:
 def _register(asked: Any, ask: Callable, parameters: tuple[str, ...]) -> None:
     """Answer calls of ``asked`` with what ``ask`` says of its arguments, None for those that are left out."""
 
-    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         if len(args) > len(parameters) or not kwargs.keys() <= set(parameters[len(args) :]):
             raise Unsupported(f"the arguments of {ask.__name__}()")
         given = dict(zip(parameters, args, strict=False)) | kwargs

@@ -51,7 +51,7 @@ def _leave(t: Tracer, *exception: Value) -> Value:
 def _decorate(t: Tracer, function: Value) -> Value:
     """The block around each call of a function, as a decorator."""
 
-    def call(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    def call(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         _enter(t)
         try:
             return t.call(function, list(args), kwargs)

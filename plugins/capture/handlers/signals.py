@@ -15,7 +15,7 @@ _FALSE, _TRUE = Constant(False), Constant(True)
 
 
 @registry.tensor_method("istft")
-def inverse_of_method(t: Tracer, tensor: Tensor, *args: Value, **kwargs: Value) -> Value:
+def inverse_of_method(t: Tracer, /, tensor: Tensor, *args: Value, **kwargs: Value) -> Value:
     return inverse(t, tensor, *args, **kwargs)
 
 

@@ -21,7 +21,7 @@ _OF_PATHS = (
 )  # fmt: skip
 
 
-def _of_path(function: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _of_path(function: Any, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A function of texts that reads neither the disk nor the environment."""
     return t.fold(function, list(args), kwargs)
 
@@ -34,7 +34,7 @@ _OF_FORMAT = frozenset({"skipkeys", "ensure_ascii", "check_circular", "allow_nan
 
 
 @registry.function(json.dumps)
-def dumps(t: Tracer, obj: Value, **kwargs: Value) -> Value:
+def dumps(t: Tracer, /, obj: Value, **kwargs: Value) -> Value:
     """``json.dumps`` of constants and containers of them; sizes are assumed to be what they are."""
     if not kwargs.keys() <= _OF_FORMAT:
         raise Unsupported("json.dumps with code of the program's")
@@ -42,7 +42,7 @@ def dumps(t: Tracer, obj: Value, **kwargs: Value) -> Value:
 
 
 @registry.function(json.loads)
-def loads(t: Tracer, s: Value, **kwargs: Value) -> Value:
+def loads(t: Tracer, /, s: Value, **kwargs: Value) -> Value:
     if kwargs:
         raise Unsupported("json.loads with code of the program's")
     return t.fold(json.loads, [s], {})
@@ -70,7 +70,7 @@ def _is_enabled(t: Tracer, logger: Value, level: int) -> bool:
     return found
 
 
-def _message(level: int, t: Tracer, logger: Value, *args: Value, **kwargs: Value) -> Value:
+def _message(level: int, t: Tracer, /, logger: Value, *args: Value, **kwargs: Value) -> Value:
     if _is_enabled(t, logger, level):
         raise Unsupported("a message for a log")
     return Constant(None)
@@ -81,7 +81,7 @@ for _method, _level in _LEVELS.items():
 
 
 @registry.function(logging.Logger.log)
-def log(t: Tracer, logger: Value, level: Value, *args: Value, **kwargs: Value) -> Value:
+def log(t: Tracer, /, logger: Value, level: Value, *args: Value, **kwargs: Value) -> Value:
     return _message(t.int_of(level), t, logger, *args, **kwargs)
 
 

@@ -52,7 +52,7 @@ from turret.torch_compat.programs.tracers import (
 
 
 def _always(result: Any) -> Handler:
-    return lambda t, *args, **kwargs: t.wrap_known(result)
+    return lambda t, /, *args, **kwargs: t.wrap_known(result)
 
 
 _function: Any
@@ -76,7 +76,7 @@ registry.functions[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin
 
 
 @registry.function(typing.get_type_hints)
-def type_hints(t: Tracer, obj: Value, *args: Value, **kwargs: Value) -> Value:
+def type_hints(t: Tracer, /, obj: Value, *args: Value, **kwargs: Value) -> Value:
     t.provenance.bound_to_process("annotations of a class or function")
     return t.fold(typing.get_type_hints, [obj, *args], kwargs)
 
@@ -120,7 +120,7 @@ def is_tensor_like(t: Tracer, inp: Value) -> Value:
 
 
 @registry.function(FxCall.__call__)
-def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
+def call_graph_module(t: Tracer, /, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
     return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
 
@@ -132,7 +132,7 @@ def sizes_as_tensor(t: Tracer, value: Value) -> Value:
 
 
 @registry.tensor_method("copy_")
-def copy_into(t: Tracer, tensor: Tensor, src: Value, *rest: Value, **named: Value) -> Value:
+def copy_into(t: Tracer, /, tensor: Tensor, src: Value, *rest: Value, **named: Value) -> Value:
     """Of a number, which graphs behind this one have no copies of: a fill."""
     src = src.realize()
     fills = isinstance(src, Constant) and type(src.value) in (bool, int, float)
@@ -152,7 +152,7 @@ def graph_break(t: Tracer, reason: Value | None = None) -> Value:
 
 
 @registry.function(CustomOpDef.__call__)
-def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
+def custom_op(t: Tracer, /, definition: Value, *args: Value, **kwargs: Value) -> Value:
     """A custom op of torch.library: its registered operator is the node.
 
     One of Triton kernels is followed where autograd has no part in it: for that the operator has a formula or an error.
@@ -166,7 +166,7 @@ def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Va
 
 
 @registry.function(inspect.signature)
-def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
+def signature(t: Tracer, /, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
     make = t.provenance.make
     if isinstance(value, Known):
@@ -260,7 +260,7 @@ def getenv(t: Tracer, name: Value, default: Value | None = None) -> Value:
 
 
 @registry.function(type.__call__)
-def call_past_the_metaclass(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+def call_past_the_metaclass(t: Tracer, /, cls: Value, *args: Value, **kwargs: Value) -> Value:
     kind = cls.realize()
     if not isinstance(kind, Known) or not isinstance(kind.object, type):
         raise Unsupported(f"type.__call__ of {kind.describe()}")
@@ -277,7 +277,7 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
 
 
 @registry.kind(turret.frames.stances.set_stance)
-def set_stance(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def set_stance(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("a change of the stance")
 
 
@@ -294,7 +294,7 @@ def version(t: Tracer, name: Value) -> Value:
 
 
 @registry.kind(torch.profiler.record_function)
-def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def record_function(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
@@ -320,8 +320,8 @@ if torch.distributed.is_available():
 
 
 registry.classes.update(LEGACY_CLASSES)
-registry.classes[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
+registry.classes[torch.device] = lambda t, /, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
 registry.classes[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
 registry.classes[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
-registry.classes[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
+registry.classes[property] = lambda t, /, *args, **kwargs: t.fold(property, list(args), kwargs)
 registry.classes[object] = lambda t: Instance(object)

@@ -28,7 +28,7 @@ class UserKernel(Known):
         """A launch with a grid."""
         grid = key.realize()
 
-        def launch(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        def launch(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
             return self.launch(t, grid, args, kwargs)
 
         return Handler(f"a launch of {self.describe()}", launch)

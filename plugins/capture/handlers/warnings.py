@@ -18,7 +18,7 @@ def _only_in_whole_graphs(t: Tracer, what: str) -> None:
 
 
 @registry.function(warnings.warn)
-def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
+def warn(t: Tracer, /, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
     """A warning of a whole graph is given after it; its place in the program is lost."""
     _only_in_whole_graphs(t, "a warning")
     text = t.constant_of(message)
@@ -67,7 +67,7 @@ class CaughtWarnings(Instance):
 
 
 @registry.kind(warnings.catch_warnings)
-def catch_warnings(t: Tracer, *, record: Value | None = None, **options: Value) -> Value:
+def catch_warnings(t: Tracer, /, *, record: Value | None = None, **options: Value) -> Value:
     _only_in_whole_graphs(t, "warnings.catch_warnings")
     if any(t.truth(v) for v in options.values()):
         raise Unsupported(f"warnings.catch_warnings with {', '.join(options)}")
@@ -75,13 +75,13 @@ def catch_warnings(t: Tracer, *, record: Value | None = None, **options: Value) 
 
 
 @registry.function(warnings.simplefilter)
-def simplefilter(t: Tracer, action: Value, category: Value | None = None, **options: Value) -> Value:
+def simplefilter(t: Tracer, /, action: Value, category: Value | None = None, **options: Value) -> Value:
     return filterwarnings(t, action, None, category, **options)
 
 
 @registry.function(warnings.filterwarnings)
 def filterwarnings(
-    t: Tracer, action: Value, message: Value | None = None, category: Value | None = None, **options: Value
+    t: Tracer, /, action: Value, message: Value | None = None, category: Value | None = None, **options: Value
 ) -> Value:
     """Within a block of the program's own, warnings may be ignored."""
     if not t.ignored or t.constant_of(action) != "ignore" or any(t.truth(v) for v in options.values()):

@@ -403,15 +403,22 @@ class Caller(Tracer):
             return Instance(kind)
         if base is types.SimpleNamespace:
             return Instance(kind)
-        if base in (dict, collections.OrderedDict):
-            return Instance(kind, payload=Dict({}, base))
-        if base is list:
-            return Instance(kind, payload=List([]))
-        if base is set:
-            return Instance(kind, payload=Set.of(self, []))
-        if base is tuple:
-            return Instance(kind, payload=Tuple(args[0].unpack(self) if args else []))
+        payload = self.blank_payload(base, args)
+        if payload is not None:
+            return Instance(kind, payload=payload)
         raise Unsupported(f"making an instance of {kind.__qualname__}")
+
+    def blank_payload(self, base: type, args: list[Value]) -> Value | None:
+        """The container, number or text that a new instance of a class derived from one also is; None for others."""
+        if base in (dict, collections.OrderedDict):
+            return Dict({}, base)
+        if base is list:
+            return List([])
+        if base is set:
+            return Set.of(self, [])
+        if base is tuple:
+            return Tuple(args[0].unpack(self) if args else [])
+        return Constant(self.fold(base, args, {}).constant()) if base in (int, float, str, bytes) else None
 
     def new_namedtuple(self, kind: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not hasattr(kind, "_fields"):

@@ -194,14 +194,10 @@ class FrameTracer(Caller):
     ) -> Value:
         """The result of a pure function of constants; what it raises, the program raises.
 
-        ``remembered``: it gives one and the same object each time, to the program as well as here.
+        Sizes are assumed to be what they are.  ``remembered``: it gives one and the same object each time, to the
+        program as well as here.
         """
-        try:
-            plain = [folded(v) for v in args]
-            named = {k: folded(v) for k, v in kwargs.items()}
-        except NotConstant as unknown:
-            name = getattr(function, "__qualname__", None) or repr(function)
-            raise Unsupported(f"{name} of {unknown.args[0].describe()}") from None
+        plain, named = self.folded_arguments(function, args, kwargs)
         try:
             with unset_fake_temporarily() if remembered else contextlib.nullcontext():
                 found = function(*plain, **named)
@@ -215,6 +211,20 @@ class FrameTracer(Caller):
         except Exception as error:
             inner = None if error.__traceback__ is None else error.__traceback__.tb_next
             raise self.raised_from(error, inner) from None
+
+    def folded_arguments(
+        self, function: Callable, args: list[Value], kwargs: dict[str, Value]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a pure function as Python objects."""
+        while True:
+            try:
+                return [folded(v) for v in args], {k: folded(v) for k, v in kwargs.items()}
+            except NotConstant as unknown:
+                value = unknown.args[0]
+            if not isinstance(value, Symbolic) or value.assumed is not None:
+                name = getattr(function, "__qualname__", None) or repr(function)
+                raise Unsupported(f"{name} of {value.describe()}")
+            value.fixed()
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
@@ -246,6 +256,8 @@ class FrameTracer(Caller):
             otherwise: the text of the program's ``TypeError`` for anything else, with a place for its type's name.
         """
         value = value.realize()
+        if isinstance(value, Instance) and isinstance(value.payload, Constant) and value.payload.type() is int:
+            return value.payload.constant()  # an int is asked for no index
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
             return self.int_of(value.need_special(self, "__index__"), otherwise)
         number: Value | None = None

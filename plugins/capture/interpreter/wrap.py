@@ -62,6 +62,7 @@ from turret.plugins.capture.values.outside_iterators import (
     proxy,
 )
 from turret.plugins.capture.values.overriding import subclass_value
+from turret.plugins.capture.values.random_generators import OF_NUMPY, NumpyGenerator
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
@@ -293,7 +294,7 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     factory = None
     if kind is collections.defaultdict:
         factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
-    return Dict(items, kind, source, factory)
+    return Dict(items, kind, source, factory, object)
 
 
 def _view(part: str) -> Wrapper:
@@ -344,6 +345,8 @@ def _range(t: Tracer, object: Any, source: Source) -> Value:
 def _method(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, types.MethodType)
     owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
+    if isinstance(owner, NumpyGenerator) and object.__name__ in OF_NUMPY:
+        return MethodOfValue(owner, object.__name__, source)
     return Method(t.wrap(object.__func__, AttrSource(source, "__func__")), owner, source)
 
 

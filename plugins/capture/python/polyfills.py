@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -111,11 +112,15 @@ def heappush(heap: list, item: Any) -> None:
 
 
 def heappop(heap: list) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     last = heap.pop()
     return heapreplace(heap, last) if heap else last
 
 
 def heapreplace(heap: list, item: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     least, heap[0] = heap[0], item
     heapq._siftup(heap, 0)  # type: ignore[attr-defined]
     return least
@@ -123,6 +128,133 @@ def heapreplace(heap: list, item: Any) -> Any:
 
 def heappushpop(heap: list, item: Any) -> Any:
     return heapreplace(heap, item) if heap and heap[0] < item else item
+
+
+def heapify_max(heap: list) -> None:
+    for position in reversed(range(len(heap) // 2)):
+        heapq._siftup_max(heap, position)  # type: ignore[attr-defined]
+
+
+def heappop_max(heap: list) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    return heapreplace_max(heap, last) if heap else last
+
+
+def heapreplace_max(heap: list, item: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    most, heap[0] = heap[0], item
+    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
+    return most
+
+
+def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    lo, hi = bounds_of_search(a, lo, hi)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        item = a[middle] if key is None else key(a[middle])
+        if item < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    lo, hi = bounds_of_search(a, lo, hi)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        item = a[middle] if key is None else key(a[middle])
+        if x < item:
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def bounds_of_search(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
+    lo = operator.index(lo)
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    return lo, len(a) if hi is None else operator.index(hi)
+
+
+def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def insort_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def prod(iterable: Iterable[Any], /, *, start: Any = 1) -> Any:
+    for item in iterable:
+        start = start * item
+    return start
+
+
+def delitem(a: Any, b: Any, /) -> None:
+    del a[b]
+
+
+def call(obj: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return obj(*args, **kwargs)
+
+
+def count_of(a: Iterable[Any], b: Any, /) -> int:
+    count = 0
+    for item in iterated(a):
+        if item is b or item == b:
+            count += 1
+    return count
+
+
+def index_of(a: Iterable[Any], b: Any, /) -> int:
+    for number, item in enumerate(iterated(a)):
+        if item is b or item == b:
+            return number
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+def iterated(a: Any) -> Iterator[Any]:
+    try:
+        return iter(a)
+    except TypeError:
+        raise TypeError(f"argument of type {type(a).__name__!r} is not iterable") from None
+
+
+class ComparedBy:
+    """What ``functools.cmp_to_key`` makes of an object: it compares as a function of two objects says."""
+
+    __slots__ = ("compare", "obj")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) > 0
+
+    def __eq__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) == 0
+
+    def __le__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) >= 0
+
+
+def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], ComparedBy]:
+    def key(obj: Any) -> ComparedBy:
+        return ComparedBy(mycmp, obj)
+
+    return key
 
 
 def attrgetter(*names: str) -> Callable[[Any], Any]:

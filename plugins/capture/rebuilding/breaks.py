@@ -10,6 +10,7 @@ from typing import Any
 
 from turret.frames import frame_hook
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.interpreter.frame import Frame, Generator
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.bytecode import live_variables
@@ -27,7 +28,7 @@ from turret.plugins.capture.python.instructions import (
 )
 from turret.plugins.capture.python.lifetimes import has_finalizer, has_observable_finalizer, is_built_in_iterator
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Unread, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.groups import Group
 from turret.plugins.capture.values.objects import Instance
@@ -98,7 +99,7 @@ class _Break:
             first = value.content if isinstance(value, Cell) else value
             if slot == 0 and keeps_first and first is not None:
                 found[0] = self.r.load(first)
-            elif value is not None and not isinstance(value, Cell) and (slot in self.live or ends_visibly(value)):
+            elif value is not None and not isinstance(value, Cell) and (slot in self.live or _is_kept(self.r, value)):
                 found[slot] = self.r.load(value)
         return found
 
@@ -206,6 +207,21 @@ class _Break:
         """Two ways to go on."""
         first, second = self.go_on(*yes), self.go_on(*no)
         self.tails = [f"if {condition}: {first[0]}", *second]
+
+
+def _is_kept(r: FrameRebuilder, value: Any) -> bool:
+    """Whether a variable that nothing reads is handed on all the same: it holds an object of a class of the program's,
+    which a weak reference may lead to (but nothing is made for it again), or one whose end can be seen."""
+    if isinstance(value, Unread):
+        return False
+    if isinstance(value, Lazy):
+        return ends_visibly(value) or _is_of_program(type(value.object))
+    is_there = type(value) is Instance and (value.source is not None or id(value) in r.names)
+    return ends_visibly(value) or (is_there and _is_of_program(value.kind))
+
+
+def _is_of_program(kind: type) -> bool:
+    return type(kind) is type and kind.__flags__ & HEAP_TYPE != 0 and kind.__weakrefoffset__ != 0
 
 
 def ends_visibly(value: Any) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -170,6 +170,19 @@ def _plain_number(scalar: numpy.generic) -> Any:
     raise Unsupported(f"{scalar!r} as an argument of torch's")
 
 
+def _as_written(constant: Any) -> Any:
+    """A constant as an argument that the text of a graph can hold: a plain number or text for one of another class."""
+    if isinstance(constant, numpy.generic):
+        return _plain_number(constant)
+    for base, plain in _PLAIN.items():
+        if isinstance(constant, base) and type(constant) not in (base, bool):
+            return plain(constant)
+    return constant
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+
+
 class GraphRecorder:
     """Builds the graph of one capture: what of it knows fx and fake tensors."""
 
@@ -289,12 +302,16 @@ class GraphRecorder:
             return known
         return self.int_input(value, source) if self.t.policy.dynamic_int(source, value) else None
 
-    def int_input(self, value: int, source: Source) -> Symbolic:
-        """An int that is another one on other calls, 0 and 1 among them, as a symbol."""
+    def int_input(self, value: int, source: Source, *, is_int: bool = False) -> Symbolic:
+        """An int that is another one on other calls, 0 and 1 among them, as a symbol.
+
+        ``is_int``: what the source leads to cannot be anything else.
+        """
         name = SymbolName(str(source))
         symbol = self.shape_env.create_unspecified_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
-        self.t.guards.take("TYPE", source, int)
+        if not is_int:
+            self.t.guards.take("TYPE", source, int)
         self.bindings.append(SizeBinding(source, symbol))
         node = self.placeholder(input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
@@ -530,7 +547,7 @@ class GraphRecorder:
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
-            plain = _plain_number(value.value) if isinstance(value.value, numpy.generic) else value.value
+            plain = _as_written(value.value)
             return plain, plain
         if isinstance(value, Symbolic):
             return self._number(value, in_64_bits)
@@ -551,6 +568,8 @@ class GraphRecorder:
 
     def _nest(self, value: Value, in_64_bits: bool) -> tuple[Any, Any]:
         """A container of arguments."""
+        if isinstance(value, Instance) and isinstance(value.payload, (Sequence, Constant)):
+            return self.argument(value.payload, in_64_bits)  # of which torch's own code sees no more
         if isinstance(value, Sequence):
             nodes, fakes = self._row(value.items, in_64_bits)
             kind = list if value.kind is list else tuple

@@ -17,6 +17,7 @@ from turret.frames import sources as source_kinds
 from turret.frames.guards import Guard, TensorProperties
 from turret.frames.sources import BoundSource, References, Source, SourceReader
 from turret.plugins.capture.facts.fingerprints import Memo
+from turret.plugins.capture.python.random_draws import Draw
 from turret.plugins.capture.store import references
 from turret.plugins.capture.store.references import FOUND_BY_SOURCE, Changed, NotPortable
 from turret.torch_compat.dispatch import DispatchKeySet
@@ -242,6 +243,24 @@ def _read_partial(u: Unpacker, parts: list) -> functools.partial:
     return functools.partial(function, *args, **keywords)
 
 
+def _write_draw(p: Packer, value: Draw) -> list:
+    if value.number >= _MOST_DRAWS:
+        raise NotPortable(f"a row of more than {_MOST_DRAWS} random numbers")
+    return [p.parts((draw.method, draw.arguments, draw.named)) for draw in value.row()]
+
+
+def _read_draw(u: Unpacker, row: list) -> Draw:
+    made: Draw | None = None
+    for parts in reversed(row):
+        made = Draw(made, *u.parts(parts))
+    assert made is not None
+    return made
+
+
+_MOST_DRAWS = 64
+"""Draws of one generator that are kept: what is kept of each has all those before it."""
+
+
 def _write_properties(p: Packer, value: TensorProperties) -> list:
     fields = [getattr(value, a.name) for a in attrs.fields(TensorProperties)]
     return [*p.parts(fields[:-1]), value.keys.raw_repr()]
@@ -267,6 +286,7 @@ _FORMS: dict[type, _Form] = {
     complex: _Form("c", lambda p, v: p.parts((v.real, v.imag)), lambda u, parts: complex(*u.parts(parts))),
     slice: _Form("slice", lambda p, v: p.parts((v.start, v.stop, v.step)), lambda u, parts: slice(*u.parts(parts))),
     range: _Form("range", lambda p, v: [v.start, v.stop, v.step], lambda u, parts: range(*parts)),
+    Draw: _Form("draw", _write_draw, _read_draw),
     functools.partial: _Form("p", lambda p, v: p.parts((v.func, v.args, v.keywords)), _read_partial),
     TensorProperties: _Form("T", _write_properties, _read_properties),
 }

@@ -106,7 +106,11 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         class_member(t, owner, name, raw)
         return t.wrap_known(raw.__get__(None, value.type() if on_class is None else on_class))
     if on_class is not None:
-        return class_member(t, owner, name, raw)
+        getter = look_up(t, type(raw), "__get__")[1]
+        found = class_member(t, owner, name, raw)
+        if isinstance(getter, types.FunctionType) and not getter.__module__.startswith("torch."):
+            return t.call(t.wrap_known(getter), [found, Constant(None), t.wrap_known(on_class)], {})
+        return found
     return _of_instance(t, value, owner, name, raw)
 
 
@@ -163,7 +167,7 @@ class _MethodInC(Handler):
 
 
 def _c_method(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
-    return _MethodInC(value, owner, name, raw)
+    return _MethodInC(value, owner, raw.__name__, raw)  # the class may have it by another
 
 
 def _method_bound_by_c(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> Value:
@@ -205,7 +209,7 @@ def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
     return t.wrap_known(raw.__func__)
 
 
-def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A method written in C, of an instance: one that ``METHODS_IN_C`` has, or one of the container that the instance
     is; ``type``'s own of a class."""
     if raw is type.__call__:
@@ -257,7 +261,7 @@ def _exception_text(kind: type, method: str, *args: Any) -> str:
     return getattr(kind.__new__(kind, *args), method)()
 
 
-def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
     return Constant(None)
 
 

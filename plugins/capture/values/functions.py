@@ -441,7 +441,7 @@ class Partial(Callable_):
         if name == "__dict__" and self.object is not None and self.source is not None:
             return t.wrap(vars(self.object), AttrSource(self.source, "__dict__"))
         if name == "__call__":
-            return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
+            return Handler("functools.partial.__call__", lambda t, /, *args, **kwargs: self.call(t, list(args), kwargs))
         return super().get_attr(t, name)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from turret.frames.sources import ItemSource, Source
+from turret.frames.sources import DictSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop, spelled
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -33,9 +33,12 @@ class Dict(Value):
         kind: type = dict,
         source: Source | None = None,
         factory: Value | None = None,
+        object: Any = None,
     ) -> None:
         self.items = items if items is not None else {}
-        self.kind, self.source, self.factory = kind, source, factory
+        self.kind, self.source, self.factory, self.object = kind, source, factory, object
+        self.stores: dict[str, Value] = {}
+        """Attributes that the program set; an ``OrderedDict`` takes some, beside its items."""
 
     def type(self) -> type:
         return self.kind
@@ -131,7 +134,34 @@ class Dict(Value):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "default_factory" and self.factory is not None:
             return self.factory
+        if self.kind is collections.OrderedDict and not hasattr(self.kind, name):
+            found = self.attribute(t, name)
+            if found is not None:
+                return found
         return super().get_attr(t, name)
+
+    def attribute(self, t: Tracer, name: str) -> Value | None:
+        """An attribute that was set on the dict, or None."""
+        if name in self.stores or self.object is None or self.source is None:
+            return self.stores.get(name)
+        held = DictSource(self.source)
+        if name not in vars(self.object):
+            t.guards.take("NO_KEY", held, name)
+            return None
+        return t.wrap(vars(self.object)[name], ItemSource(held, name))
+
+    def attributes(self, t: Tracer) -> dict[str, Value]:
+        """All attributes that were set on the dict."""
+        held = {} if self.kind is not collections.OrderedDict or self.object is None else vars(self.object)
+        if self.source is not None and self.kind is collections.OrderedDict:
+            t.guards.take("KEYS", DictSource(self.source), tuple(held))
+        return {n: v for n in (*held, *self.stores) if (v := self.attribute(t, n)) is not None}
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
+            super().set_attr(t, name, value)
+        self.changed(t)
+        self.stores[name] = value
 
     def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         found = self.find(t, key)
@@ -149,7 +179,7 @@ class Dict(Value):
     def m_copy(self, t: Tracer) -> Dict:
         return Dict(dict(self.items), self.kind, None, self.factory)
 
-    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+    def m_update(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
         if len(others) > 1:
             raise Unsupported(f"{len(others)} arguments of {self.kind.__name__}.update()")
         for other in others:
@@ -244,6 +274,8 @@ class Dict(Value):
     def fill(self, r: Rebuilder, name: str) -> None:
         for key, value in self.items.values():
             r.line(f"{name}[{r.load(key)}] = {r.load(value)}")
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
@@ -251,6 +283,8 @@ class Dict(Value):
         base = r.constant(self.kind)  # past what a subclass makes of these methods: a Counter's would count
         r.effect(f"{base}.clear({held})")
         r.effect(f"{base}.update({held}, ({pairs}))")
+        for attribute, value in self.stores.items():
+            r.effect(f"{held}.{attribute} = {r.load(value)}")
 
 
 class DictIterator(ItemsIterator):

@@ -76,7 +76,15 @@ class Instance(Value):
             return self
         if isinstance(method, types.FunctionType):
             return _HashedInstance(t, self)
+        if isinstance(self.payload, Constant):
+            base = self.payload.type()
+            if method is base.__hash__ and look_up(t, self.kind, "__eq__")[1] is base.__eq__:
+                return self.payload.value
         raise Unsupported(f"{self.describe()} as a dict key or set member")
+
+    def beside(self, t: Tracer, tensor: Value) -> Value:
+        number = isinstance(self.payload, Constant) and self.payload.type() in (int, float)
+        return self.payload if number else self  # type: ignore[return-value]
 
     def own(self, t: Tracer, name: str) -> Value | None:
         """An attribute of the instance's own ``__dict__`` (or slot), or None."""
@@ -124,10 +132,10 @@ class Instance(Value):
         try:
             return t.call(bind_attribute(t, self, owner, "__getattribute__", getter), [Constant(name)], {})
         except Raised as raised:
-            fallback = look_up(t, self.kind, "__getattr__")[1]
-            if not issubclass(raised.value.type(), AttributeError) or not isinstance(fallback, types.FunctionType):
+            owner, fallback = look_up(t, self.kind, "__getattr__")
+            if not issubclass(raised.value.type(), AttributeError) or owner is None:
                 raise
-            return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
+            return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
 
     def generic_attr(self, t: Tracer, name: str) -> Value:
         """``object.__getattribute__``, and ``__getattr__`` where the class leaves the former alone."""
@@ -155,7 +163,7 @@ class Instance(Value):
         self.assume_absent(t, name)
         owner, fallback = look_up(t, self.kind, "__getattr__")
         custom = isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType)
-        if isinstance(fallback, types.FunctionType) and not custom:
+        if owner is not None and not custom:
             return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
         raise t.raised(AttributeError, f"{full_name(self.kind)!r} object has no attribute {name!r}")
 
@@ -165,7 +173,7 @@ class Instance(Value):
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, setter = look_up(t, self.kind, "__setattr__")
-        if isinstance(setter, types.FunctionType):
+        if is_of_class(setter, "__setattr__"):
             t.call(bind_attribute(t, self, owner, "__setattr__", setter), [Constant(name), value], {})
             return
         self.store(t, name, value)
@@ -194,7 +202,7 @@ class Instance(Value):
 
     def del_attr(self, t: Tracer, name: str) -> None:
         owner, deleter = look_up(t, self.kind, "__delattr__")
-        if isinstance(deleter, types.FunctionType):
+        if is_of_class(deleter, "__delattr__"):
             t.call(bind_attribute(t, self, owner, "__delattr__", deleter), [Constant(name)], {})
             return
         self.remove(t, name)
@@ -366,6 +374,12 @@ class Instance(Value):
         self.write_stores(r, held, r.effect)
 
 
+def is_of_class(method: Any, name: str) -> bool:
+    """Whether a class says itself how attributes are set or deleted: by a function, or by a method in C of another
+    name (``__setattr__ = dict.__setitem__``)."""
+    return isinstance(method, types.FunctionType) or getattr(method, "__name__", name) != name
+
+
 def keeps_attributes(kind: type) -> bool:
     """Whether instances of a class have attributes beside those that slots hold."""
     return kind.__dictoffset__ != 0 or issubclass(kind, threading.local)
@@ -505,7 +519,7 @@ class InstanceDict(Value):
     def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         return self.get(t, key) or default or Constant(None)
 
-    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+    def m_update(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
         for other in others:
             for key, value in t.pairs(other.realize()):
                 self.set_item(t, key, value)

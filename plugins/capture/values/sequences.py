@@ -225,7 +225,7 @@ class NamedTuple(Tuple):
     def m__asdict(self, t: Tracer) -> Value:
         return t.new_dict({n: v for n, v in zip(self.fields(), self.items, strict=True)})
 
-    def m__replace(self, t: Tracer, **changes: Value) -> Value:
+    def m__replace(self, t: Tracer, /, **changes: Value) -> Value:
         return NamedTuple([changes.get(n, v) for n, v in zip(self.fields(), self.items, strict=True)], self.kind)
 
     def rebuild(self, r: Rebuilder) -> str:

@@ -204,7 +204,9 @@ class Tensor(Value):
     def from_torch(self, t: Tracer, name: str, raw: Any) -> Value:
         """What ``super()`` finds in torch's class."""
         if callable(raw) and not isinstance(raw, type):
-            return Handler(f"Tensor.{name}", lambda t, *args, **kwargs: self.call_torchs(t, name, list(args), kwargs))
+            return Handler(
+                f"Tensor.{name}", lambda t, /, *args, **kwargs: self.call_torchs(t, name, list(args), kwargs)
+            )
         raise Unsupported(f"super().{name} of a tensor")
 
     def patched(self, t: Tracer, name: str) -> Value | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 
 import pytest
 import torch
@@ -88,3 +89,10 @@ def test_each_kind_of_handler_is_loaded():
     assert {"as_subclass", "backward", "numpy", "register_hook", "retain_grad"} <= filled.tensor_methods.keys()
     assert set(filled.tensor_setters) == {"data"}
     assert {"torch._compile", "torch._functorch", "torch.optim.optimizer"} <= filled.modules.keys()
+
+
+def test_no_keyword_of_the_programs_has_the_name_of_the_tracer():
+    tables = (filled.functions, filled.classes, filled.named, filled.tensor_methods)
+    found = {handler for table in tables for handler in table.values()}
+    named = [h for h in found if isinstance(h, types.FunctionType) and (p := parameters_of(h)).others and not p.unnamed]
+    assert not named

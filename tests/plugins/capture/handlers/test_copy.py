@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import copy
 
+import pytest
 import torch
 from torch import nn
 
-from tests.plugins.capture.capture_lab import Observed, assert_same, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -139,3 +140,68 @@ def test_methods_and_own_state():
         return copy.deepcopy(counted).run(x), copy.deepcopy(counted.run)(x), counted.count
 
     check(function, X, graphs=1)
+
+
+class Own:
+    def __init__(self, value, kept=None):
+        self.value, self.kept = value, kept
+
+
+class OwnCopy(Own):
+    def __copy__(self):
+        return type(self)(self.value, "copied")
+
+    def __deepcopy__(self, memo):
+        return type(self)(copy.deepcopy(self.value, memo), self.kept)
+
+
+class Reduced(Own):
+    def __reduce__(self):
+        return Reduced, (self.value, "reduced")
+
+
+class WithState(Own):
+    def __getstate__(self):
+        return {"value": self.value}
+
+
+class Restored(Own):
+    def __setstate__(self, state):
+        self.__dict__.update(state, kept="restored")
+
+
+class Made(Own):
+    def __new__(cls, value, kept=None):
+        return object.__new__(cls)
+
+    def __getnewargs__(self):
+        return (self.value,)
+
+
+class ReducedByProtocol(Own):
+    def __reduce_ex__(self, protocol):
+        return ReducedByProtocol, (self.value, protocol)
+
+
+@pytest.mark.parametrize("kind", [Own, OwnCopy, Reduced, WithState, Restored, Made, ReducedByProtocol])
+def test_a_copy_is_made_by_the_methods_that_a_class_has_for_it(kind):
+    def program(x, n):
+        first = kind([x, n], x)
+        shallow, deep = copy.copy(first), copy.deepcopy([first, first, n])
+        return shallow, shallow.value is first.value, deep, deep[0] is deep[1], deep[0].value is first.value
+
+    observed, x = Observed(program), torch.arange(3.0)
+    for n in (2, 3):
+        assert_same(outcome(observed, (x, n), {}), outcome(program, (x, n), {}))
+
+
+def test_copies_that_a_class_or_a_counter_makes_are_part_of_one_graph():
+    def program(x, n):
+        counts = collections.Counter("aab")
+        more = copy.copy(counts)
+        more["a"] += n
+        return x * more["a"], counts, more, copy.deepcopy(OwnCopy([n])).value, copy.copy(Reduced(x)).value
+
+    observed, x = Observed(program, fullgraph=True), torch.arange(3.0)
+    for n in (2, 3):
+        assert_same(observed(x, n), program(x, n))

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plugins.capture.capture_lab import Observed, assert_same
+import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 X = torch.ones(2)
 
@@ -57,3 +58,52 @@ def test_a_compiled_call_keeps_nothing_alive_that_a_weak_reference_led_to():
     references[0] = weakref.ref(other := Entry(5))
     assert_same(observed(X), X * 5)
     assert other.factor == 5
+
+
+def made_outside():
+    turret.graph_break()
+    return Entry(2)
+
+
+def follow(reference):
+    found = reference()
+    return None if found is None else found.factor
+
+
+_MADE = ("first = Entry(n)", "first = made_outside()", "first = second = Entry(n)")
+_STEPS = (
+    "y = y + 1", "turret.graph_break()", "turret.graph_break()", "del first", "first = Entry(5)", "third = first",
+    "told.append(follow(kept))", "told.append(kept() is None)", "told.append(len(table))", "table['b'] = first",
+    "told.append(follow(weakref.proxy(first).__class__ and kept))", "weakref.finalize(first, told.append, 'end')",
+)  # fmt: skip
+
+
+def _program(made, steps):
+    lines = [made, "kept = weakref.ref(first)", *(["table['a'] = first"] if len(steps) % 2 else []), *steps]
+    lines += ["y = y * 2", "told.append(kept() is None)"]
+    text = "\n ".join(["def program(x, n):", "y, told, table = x * n, [], weakref.WeakValueDictionary()", *lines])
+    scope = {"weakref": weakref, "turret": turret, "Entry": Entry, "made_outside": made_outside, "follow": follow}
+    exec(f"{text}\n return y, told", scope)
+    return scope["program"]
+
+
+@given(st.sampled_from(_MADE), st.lists(st.sampled_from(_STEPS), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_objects_end_where_eagers_end_whatever_breaks_the_graph(made, steps):
+    program = _program(made, steps)
+    observed = Observed(program)
+    for n in (2, 3):
+        expected, found = outcome(program, (X, n), {}), outcome(observed, (X, n), {})
+        assert_same(found, expected)
+
+
+def test_a_weak_reference_to_what_a_variable_holds_is_followed():
+    def program(x):
+        made = Entry(3)
+        return x * weakref.ref(made)().factor
+
+    assert_same(Observed(program, fullgraph=True)(X), X * 3)
+
+
+def test_a_weak_reference_to_a_tensor_of_the_callers_is_followed():
+    assert_same(Observed(lambda x: weakref.ref(x)() * 2, fullgraph=True)(X), X * 2)

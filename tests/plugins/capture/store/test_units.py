@@ -85,6 +85,15 @@ class Net(nn.Module):
     def forward(self, x): return self.act(x) * self.scale + self.shift()
 make = Net
 """,
+    "random numbers": """
+import random
+generator = random.Random(3)
+def f(x):
+    generator.seed(3)
+    random.setstate(random.Random(2).getstate())
+    return x * generator.random() + random.randint(0, 9) + random.choice([1.0, 2.0])
+def make(): return f
+""",
     "enum": """
 import enum
 class Kind(enum.Enum):

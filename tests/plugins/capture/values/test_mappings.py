@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import types
 import typing
 
@@ -152,3 +153,49 @@ def test_keys_of_a_dict_of_attributes_need_not_be_attributes():
         return function(torch.ones(2), box), vars(box)
 
     assert_same(run(Observed(program)), run(program))
+
+
+LABELLED = collections.OrderedDict(a=1)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(3)
+        self.last = torch.nn.Sequential(torch.nn.Linear(1, 1))
+
+
+LAYERS = Layers()
+
+
+def labels(x, n):
+    made = collections.OrderedDict(a=x)
+    made._metadata = collections.OrderedDict(v=n)
+    shallow, deep = copy.copy(made), copy.deepcopy(made)
+    return made, shallow, deep, shallow._metadata is made._metadata, hasattr(made.copy(), "_metadata")
+
+
+def labels_of_before(x, n):
+    first = hasattr(LABELLED, "tag")
+    LABELLED.tag = n
+    LABELLED._metadata["q"] = n
+    try:
+        LABELLED.missing
+    except AttributeError as error:
+        return x * LABELLED._metadata["v"] + LABELLED.tag, first, str(error)
+
+
+def state(x, n):
+    found = LAYERS.state_dict(prefix="p.")
+    return x + found["p.linear.weight"].sum() * n, list(found), found._metadata, found
+
+
+@pytest.mark.parametrize("program", [labels, labels_of_before, state])
+def test_attributes_of_an_ordered_dict_are_kept_beside_its_items(program):
+    x, seen = torch.ones(4), []
+    for call in (program, Observed(program, fullgraph=True)):
+        vars(LABELLED).clear()
+        LABELLED._metadata = {"v": 1}
+        seen.append([(call(x, n), dict(vars(LABELLED))) for n in (2, 3, 2)])
+        seen[-1].append([vars(v) for v in seen[-1][0][0] if isinstance(v, collections.OrderedDict)])
+    assert_same(*seen[::-1])

@@ -86,13 +86,13 @@ def digest(x):
     return y * 2, made.hexdigest()
 
 
-GENERATOR = random.Random(0)
+GENERATOR = random.SystemRandom()
 
 
 def drawn(x):
     y = x + 1
     GENERATOR.seed(0)
-    return y * GENERATOR.random()
+    return y * (GENERATOR.getrandbits(2) >= 0)
 
 
 def written(x):

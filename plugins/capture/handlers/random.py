@@ -1,0 +1,52 @@
+"""``random``: generators made in compiled code and outside of it, the module's own among them."""
+
+from __future__ import annotations
+
+import functools
+import random
+import types
+
+import numpy
+
+from turret.frames.sources import BoundSource
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.random_generators import (
+    METHODS,
+    RandomGenerator,
+    numpy_generator,
+    outside_generator,
+    seeded,
+)
+
+registry.wrappers[random.Random] = outside_generator
+for _kind in (numpy.random.RandomState, numpy.random.Generator):
+    registry.wrappers[_kind] = numpy_generator
+
+
+@registry.kind(random.Random)
+def new_generator(t: Tracer, x: Value | None = None) -> Value:
+    """``random.Random(seed)``."""
+    return RandomGenerator(seeded(t, x))
+
+
+def _method(name: str, t: Tracer, /, generator: Value, *args: Value, **kwargs: Value) -> Value:
+    """A call of a method's function."""
+    held = generator.realize()
+    if not isinstance(held, RandomGenerator):
+        raise Unsupported(f"random.Random.{name} of {held.describe()}")
+    return held.call_method(t, name, list(args), kwargs)
+
+
+def _method_of_module(name: str, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """A call of a function of the module that is a method in C of its generator."""
+    owner = getattr(random, name).__self__
+    return _method(name, t, t.wrap(owner, BoundSource("random._inst", owner)), *args, **kwargs)
+
+
+for _name, _function in METHODS.items():
+    if isinstance(_function, types.FunctionType):
+        registry.function(_function)(functools.partial(_method, _name))
+    else:
+        registry.function(getattr(random, _name))(functools.partial(_method_of_module, _name))
