@@ -20,7 +20,16 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from turret.frames.guards import TensorProperties, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.frames.sources import (
+    AttrSource,
+    BoundSource,
+    CallSource,
+    ComputedSource,
+    ItemSource,
+    SizeSource,
+    Source,
+    WeakSource,
+)
 from turret.graph.distributed_tensors import is_distributed
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
@@ -35,7 +44,7 @@ from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.distributed import DistributedTensor
-from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
+from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
@@ -284,14 +293,15 @@ class GraphRecorder:
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:
         """An int that was seen to change, as a symbol; None for one that is a constant of the graph."""
-        known = self.ints.get(source)
-        if known is not None:
-            return known
-        return self.int_input(value, source) if self.t.policy.dynamic_int(source, value) else None
+        known = source in self.ints or self.t.policy.dynamic_int(source, value)
+        return self.int_input(value, source) if known else None
 
     def int_input(self, value: int, source: Source) -> Symbolic:
         """An int that is another one on other calls, 0 and 1 among them, as a symbol."""
-        name = SymbolName(str(source))
+        known = self.ints.get(source)
+        if known is not None:
+            return known
+        name = SymbolName(f"{source}" if not isinstance(source, ComputedSource) else f"{source} ({len(self.ints)})")
         symbol = self.shape_env.create_unspecified_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
         self.t.guards.take("TYPE", source, int)
@@ -303,6 +313,9 @@ class GraphRecorder:
 
     def float_input(self, value: ChangingFloat) -> tuple[fx.Node, Any]:
         """The number of a float that changes, as a node and a symbol: ``item()`` of a tensor of one element."""
+        for node, known in self.floats.items():
+            if known.source == value.source:
+                return node, node.meta["example_value"]
         with self.fake_mode:
             example = torch.empty((), dtype=torch.float64, device=HOST)
         given = self.placeholder(input_name(value.source), example)
@@ -393,8 +406,14 @@ class GraphRecorder:
 
     # Calls.
 
+    def computed(self, function: Any, args: list[Value]) -> Value | None:
+        """A number that Python computes from numbers that change, ahead of the graph; None where it cannot."""
+        return computed(self.t, function, args)
+
     def call(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record a call of a function."""
+        if not kwargs and (found := computed(self.t, target, args)) is not None:
+            return found
         return self._call("call_function", target, args, kwargs)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -527,6 +546,8 @@ class GraphRecorder:
     def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]:
         """A value as an argument of a node, and as one of the call on fake values."""
         value = value.realize()
+        if isinstance(value, ChangingBool):
+            value = Constant(value.truth(self.t))
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):

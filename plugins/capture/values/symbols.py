@@ -36,6 +36,8 @@ _OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
 
 def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
     """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
+    if (computed := t.recorder.computed(operation, [left, right])) is not None:
+        return computed
     exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
     if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
         right = Constant(right.fixed())  # type: ignore[attr-defined]
