@@ -63,6 +63,7 @@ from turret.torch_compat.fakes import (
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
+from turret.torch_compat.trees import pytree
 
 
 @attrs.frozen
@@ -441,13 +442,31 @@ class GraphRecorder:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
+        results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
         result = self._run(op, target, fakes, named_fakes)
+        self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _refuse_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> None:
+        """Refuse a call that resized an argument ``out=``, given with the shape that it had.
+
+        One that lies in an input's memory would look to the graph, from its start, as the call leaves it, where there
+        is no such memory yet; and of operands that are not contiguous, fake tensors do not get the strides right.
+        """
+        # Compared as they are written by now: the call may have found two symbols to be one.
+        resized = [v for v, shape in results if [*map(str, v.shape)] != [*map(str, shape)]]
+        if not resized:
+            return
+        inputs = [v for v in (item.example for item in self.inputs) if isinstance(v, torch.Tensor)]
+        memory = {v.untyped_storage()._cdata for v in inputs if v.layout is torch.strided}
+        in_order = all(v.is_contiguous() for v in _tensors_in(args))
+        if not in_order or any(v.untyped_storage()._cdata in memory for v in resized):
+            raise Unsupported("an argument out= of another size than the result, which the call resizes")
 
     def _run(self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any]) -> Any:
         """What a call gives for fake values."""
@@ -632,6 +651,14 @@ def _computes_a_number(target: Any, args: list[Value]) -> bool:
     module = getattr(target, "__module__", None)
     on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _tensors_in(arguments: Any) -> list[torch.Tensor]:
+    return [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+
+
+def _shapes_in(kwargs: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Size]]:
+    return [(v, v.shape) for v in _tensors_in(kwargs)] if kwargs else []
 
 
 def _has_tensor(value: Any) -> bool:
