@@ -6,6 +6,7 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from typing import Any
@@ -211,8 +212,78 @@ class CallSource(Source):
     base: Source
     function: Any = attrs.field(eq=id)
 
+    def written(self, writer: SourceWriter) -> str:
+        """The call as Python."""
+        return f"{writer.constant(self.function)}({writer.load(self.base)})"
+
+    def given(self, reader: SourceReader) -> list[Any]:
+        """The arguments in one call of the frame."""
+        return [reader.read(self.base)]
+
     def __str__(self) -> str:
         return f"{self.function.__name__}({self.base})"
+
+
+def _same_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What arguments are compared by: ``1``, ``1.0`` and ``True`` differ, and so do the zeros of both signs."""
+    return tuple((type(a), a.hex() if type(a) is float else a) for a in arguments)
+
+
+@attrs.frozen(cache_hash=True)
+class ComputedSource(Source):
+    """``function(*arguments)``, a pure function of numbers; each argument is a source or a number."""
+
+    function: Any = attrs.field(eq=id)
+    arguments: tuple[Any, ...] = attrs.field(eq=_same_arguments)
+    depth: int = attrs.field(init=False, eq=False)
+    """How many functions lie inside each other."""
+    _text: str = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        inner = (a.depth for a in self.arguments if isinstance(a, ComputedSource))
+        object.__setattr__(self, "depth", 1 + max(inner, default=0))
+        # Made once: where parts are shared, writing all of them out each time would take exponentially long.
+        text = self.expression(*(str(a) if isinstance(a, Source) else _operand(repr(a)) for a in self.arguments))
+        object.__setattr__(self, "_text", text if len(text) < _WIDEST else f"{text[:_WIDEST]}...")
+
+    def base_source(self) -> Source | None:
+        return next((a for a in self.arguments if isinstance(a, Source)), None)
+
+    def expression(self, *arguments: str, name: str = "") -> str:
+        """Python that computes it from arguments; ``name``: what the function goes by there."""
+        form = _OPERATORS.get(self.function)
+        if form is not None:
+            return form.format(*arguments).join("()")
+        return f"{name or self.function.__name__}({', '.join(arguments)})"
+
+    def written(self, writer: SourceWriter) -> str:
+        """The computation as Python."""
+        known = (writer.load(a) if isinstance(a, Source) else _operand(writer.constant(a)) for a in self.arguments)
+        name = "" if self.function in _OPERATORS else writer.constant(self.function)
+        return self.expression(*known, name=name)
+
+    def given(self, reader: SourceReader) -> list[Any]:
+        """The arguments in one call of the frame."""
+        return [reader.read(a) if isinstance(a, Source) else a for a in self.arguments]
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _operand(text: str) -> str:
+    """A number beside an operator: the sign of ``(-3) ** n`` belongs to the number."""
+    return f"({text})" if text.startswith("-") else text
+
+
+_WIDEST = 200
+"""Characters of what is computed, in a message."""
+_OPERATORS: dict[Any, str] = {
+    operator.add: "{} + {}", operator.sub: "{} - {}", operator.mul: "{} * {}", operator.truediv: "{} / {}",
+    operator.floordiv: "{} // {}", operator.mod: "{} % {}", operator.pow: "{} ** {}", operator.neg: "-{}",
+    operator.eq: "{} == {}", operator.ne: "{} != {}", operator.lt: "{} < {}", operator.le: "{} <= {}",
+    operator.gt: "{} > {}", operator.pos: "+{}", operator.ge: "{} >= {}",
+}  # fmt: skip
+"""Functions that Python writes otherwise."""
 
 
 class SourceWriter:
@@ -299,8 +370,8 @@ class SourceWriter:
             case SizeSource(base, dimension, quantity):
                 argument = "" if quantity == "storage_offset" else str(dimension)
                 return self.assign(f"{self.load(base)}.{quantity}({argument})")
-            case CallSource(base, function):
-                return self.assign(f"{self.constant(function)}({self.load(base)})")
+            case CallSource() | ComputedSource():
+                return self.assign(source.written(self))
         raise TypeError(f"no way to write {source!r}")
 
     def _attribute(self, held: str, name: str) -> str:
@@ -349,8 +420,8 @@ class SourceReader:
                 return cast.__getitem__(self.read(base), key)
             case SizeSource(base, dimension, quantity):
                 return getattr(self.read(base), quantity)(*([] if quantity == "storage_offset" else [dimension]))
-            case CallSource(base, function):
-                return function(self.read(base))
+            case CallSource() | ComputedSource():
+                return source.function(*source.given(self))
         raise TypeError(f"no way to read {source!r}")
 
 

@@ -66,6 +66,7 @@ class _Break:
     hint: str
     stack: list[tuple[types.CodeType, int]]
     asked_for: bool = False
+    needs_floats: bool = False
 
     def __str__(self) -> str:
         """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
@@ -102,9 +103,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
-                stop = _break_at(settings, attempt.tracer, error, stop)
+                wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
-                    if _takes_constants(policy, error):
+                    if _takes_constants(policy, error, wanted):
                         continue
                     raise
             except RecursionError:
@@ -124,17 +125,20 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         sys.setrecursionlimit(limit)
 
 
-def _takes_constants(policy: Policy, error: Unsupported) -> bool:
-    """Whether to try again with numbers as constants that were unknown: they may be what stands in the way."""
-    return bool(policy.big_ints or _needs_floats(error)) and policy.take_for_constants()
+def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:
+    """Whether to try again with numbers as constants that were unknown: they may be what stands in the way, of this
+    attempt or of the one before it, for which a break was wanted."""
+    needed = policy.big_ints or _needs_floats(error) or (wanted is not None and wanted.needs_floats)
+    return bool(needed) and policy.take_for_constants()
 
 
 def _needs_floats(error: Unsupported) -> bool:
     """Whether floats would have to be known, to the program or to an operation on fake tensors."""
     cause = error.__cause__
-    return isinstance(error, FloatNeeded) or (
-        isinstance(cause, GuardOnDataDependentSymNode) and any(map(is_float_symbol, cause.cond.free_symbols))
-    )
+    if isinstance(cause, GuardOnDataDependentSymNode):
+        return any(map(is_float_symbol, cause.cond.free_symbols))
+    # An operation whose numbers are constants of the call takes no symbol.
+    return isinstance(error, FloatNeeded) or (isinstance(cause, TypeError) and torch.SymFloat.__name__ in str(cause))
 
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
@@ -150,7 +154,7 @@ def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop:
         return None
     if step <= NOWHERE or settings.fullgraph or stances.breaks_are_errors():
         return None
-    return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
+    return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor), _needs_floats(error))
 
 
 def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:

@@ -431,6 +431,15 @@ for _original, _replacement in (
     polyfilled(_original, _replacement)
 
 
+@registry.function(polyfills.total)
+def total(t: Tracer, *args: Value) -> Value:
+    values = [a.realize() for a in args]
+    if all(v.is_constant() for v in values):
+        return t.fold(polyfills.total, values, {})
+    found = t.recorder.computed(polyfills.total, values)
+    return functools.reduce(lambda a, b: t.binary(operator.add, a, b), values) if found is None else found
+
+
 def _have_one_extreme(values: list[Value]) -> bool:
     """Whether torch's symbol for the larger of two numbers is Python's: that of an int and a float is a float."""
     symbols = [v for v in values if isinstance(v, Symbolic)]
@@ -446,6 +455,9 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
         if len(values) == 1 and not kwargs:
             items = values[0].unpack(t)
             values = items if len(items) > 1 else [t.new_tuple(items)]
+        function = min if symbol == "<" else max
+        if not kwargs and (computed := t.recorder.computed(function, values)) is not None:
+            return computed
         if len(values) == 2 and not kwargs and _have_one_extreme(values):
             return t.recorder.call(symbolic, values, {})
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
@@ -603,12 +615,16 @@ def round_(t: Tracer, value: Value, *digits: Value) -> Value:
         raise t.raised(TypeError, f"type {value.type().__name__} doesn't define __round__ method")
     if isinstance(value, (Tensor, Instance)):
         return value.call_method(t, "__round__", list(digits), {})
-    return t.fold(round, [Constant(t.constant_of(value)), *digits], {})
+    found = t.recorder.computed(round, [value, *digits])
+    return t.fold(round, [Constant(t.constant_of(value)), *digits], {}) if found is None else found
 
 
 def _symbolic_math(original: Any, on_int: bool) -> None:
     def handler(t: Tracer, *args: Value) -> Value:
         values = [a.realize() for a in args]
+        found = t.recorder.computed(original, values)
+        if found is not None:
+            return found
         if any(isinstance(v, Symbolic) for v in values):
             if on_int and values[0].type() is int:
                 return values[0]

@@ -15,7 +15,7 @@ import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
 from turret.plugins.capture.facts.policy import Policy
@@ -46,6 +46,7 @@ from turret.plugins.capture.values.base import (
 )
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.exceptions import ExceptionInstance, traceback_of
+from turret.plugins.capture.values.floats import Changing
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
@@ -223,7 +224,8 @@ class FrameTracer(Caller):
                 value = unknown.args[0]
             if not isinstance(value, Symbolic) or value.assumed is not None:
                 name = getattr(function, "__qualname__", None) or repr(function)
-                raise Unsupported(f"{name} of {value.describe()}")
+                kind = FloatNeeded if isinstance(value, Changing) else Unsupported
+                raise kind(f"{name} of {value.describe()}")
             value.fixed()
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:

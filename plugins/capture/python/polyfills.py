@@ -51,9 +51,24 @@ def sum_(items: Iterable[Any], start: Any = 0) -> Any:
         raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
     if isinstance(start, bytearray):
         raise TypeError("sum() can't sum bytearray [use b''.join(seq) instead]")
+    if type(start) not in (int, float):
+        for item in items:
+            start = start + item
+        return start
+    numbers, items = [start], iter(items)
     for item in items:
-        start = start + item
-    return start
+        if type(item) not in (int, float, bool):
+            start = total(*numbers) + item
+            for item in items:
+                start = start + item
+            return start
+        numbers.append(item)
+    return total(*numbers)
+
+
+def total(*numbers: Any) -> Any:
+    """The sum of plain numbers, which Python makes in one go: from 3.12 on it makes up for roundings."""
+    return sum(numbers[1:], numbers[0])
 
 
 def reduce(function: Callable[[Any, Any], Any], items: Iterable[Any], *initial: Any) -> Any:

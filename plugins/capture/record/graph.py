@@ -20,7 +20,16 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from turret.frames.guards import TensorProperties, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.frames.sources import (
+    AttrSource,
+    BoundSource,
+    CallSource,
+    ComputedSource,
+    ItemSource,
+    SizeSource,
+    Source,
+    WeakSource,
+)
 from turret.graph.distributed_tensors import is_distributed
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
@@ -35,7 +44,7 @@ from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.distributed import DistributedTensor
-from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
+from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
@@ -54,6 +63,7 @@ from turret.torch_compat.fakes import (
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
+from turret.torch_compat.trees import pytree
 
 
 @attrs.frozen
@@ -297,17 +307,18 @@ class GraphRecorder:
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:
         """An int that was seen to change, as a symbol; None for one that is a constant of the graph."""
-        known = self.ints.get(source)
-        if known is not None:
-            return known
-        return self.int_input(value, source) if self.t.policy.dynamic_int(source, value) else None
+        known = source in self.ints or self.t.policy.dynamic_int(source, value)
+        return self.int_input(value, source) if known else None
 
     def int_input(self, value: int, source: Source, *, is_int: bool = False) -> Symbolic:
         """An int that is another one on other calls, 0 and 1 among them, as a symbol.
 
         ``is_int``: what the source leads to cannot be anything else.
         """
-        name = SymbolName(str(source))
+        known = self.ints.get(source)
+        if known is not None:
+            return known
+        name = SymbolName(f"{source}" if not isinstance(source, ComputedSource) else f"{source} ({len(self.ints)})")
         symbol = self.shape_env.create_unspecified_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
         if not is_int:
@@ -320,6 +331,9 @@ class GraphRecorder:
 
     def float_input(self, value: ChangingFloat) -> tuple[fx.Node, Any]:
         """The number of a float that changes, as a node and a symbol: ``item()`` of a tensor of one element."""
+        for node, known in self.floats.items():
+            if known.source == value.source:
+                return node, node.meta["example_value"]
         with self.fake_mode:
             example = torch.empty((), dtype=torch.float64, device=HOST)
         given = self.placeholder(input_name(value.source), example)
@@ -410,8 +424,14 @@ class GraphRecorder:
 
     # Calls.
 
+    def computed(self, function: Any, args: list[Value]) -> Value | None:
+        """A number that Python computes from numbers that change, ahead of the graph; None where it cannot."""
+        return computed(self.t, function, args)
+
     def call(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record a call of a function."""
+        if not kwargs and (found := computed(self.t, target, args)) is not None:
+            return found
         return self._call("call_function", target, args, kwargs)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -439,13 +459,31 @@ class GraphRecorder:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
+        results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
         result = self._run(op, target, fakes, named_fakes)
+        self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _refuse_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> None:
+        """Refuse a call that resized an argument ``out=``, given with the shape that it had.
+
+        One that lies in an input's memory would look to the graph, from its start, as the call leaves it, where there
+        is no such memory yet; and of operands that are not contiguous, fake tensors do not get the strides right.
+        """
+        # Compared as they are written by now: the call may have found two symbols to be one.
+        resized = [v for v, shape in results if [*map(str, v.shape)] != [*map(str, shape)]]
+        if not resized:
+            return
+        inputs = [v for v in (item.example for item in self.inputs) if isinstance(v, torch.Tensor)]
+        memory = {v.untyped_storage()._cdata for v in inputs if v.layout is torch.strided}
+        in_order = all(v.is_contiguous() for v in _tensors_in(args))
+        if not in_order or any(v.untyped_storage()._cdata in memory for v in resized):
+            raise Unsupported("an argument out= of another size than the result, which the call resizes")
 
     def _run(self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any]) -> Any:
         """What a call gives for fake values."""
@@ -544,6 +582,8 @@ class GraphRecorder:
     def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]:
         """A value as an argument of a node, and as one of the call on fake values."""
         value = value.realize()
+        if isinstance(value, ChangingBool):
+            value = Constant(value.truth(self.t))
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
@@ -630,6 +670,14 @@ def _computes_a_number(target: Any, args: list[Value]) -> bool:
     module = getattr(target, "__module__", None)
     on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _tensors_in(arguments: Any) -> list[torch.Tensor]:
+    return [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+
+
+def _shapes_in(kwargs: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Size]]:
+    return [(v, v.shape) for v in _tensors_in(kwargs)] if kwargs else []
 
 
 def _has_tensor(value: Any) -> bool:

@@ -232,10 +232,10 @@ class Blocks:
         for trace in self.recording:
             trace.made.add(id(value))
 
-    def refuse(self, reason: str) -> None:
-        """Something was looked at in a way that is not on record."""
+    def refuse(self, reason: str, of_one: bool = False) -> None:
+        """Something was looked at in a way that is not on record; ``of_one``: nor for another call of one module."""
         for trace in self.recording:
-            if not trace.of_one:
+            if of_one or not trace.of_one:
                 trace.refused = trace.refused or reason
 
     def report(self) -> Iterator[str]:

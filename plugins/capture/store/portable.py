@@ -106,7 +106,7 @@ class Packer:
         else:
             if _SOURCES.get(type(source).__name__) is not type(source):
                 raise NotPortable(f"a source of kind {type(source).__name__}")
-            fields = (getattr(source, a.name) for a in attrs.fields(type(source)))
+            fields = (getattr(source, a.name) for a in attrs.fields(type(source)) if a.init)
             row = [type(source).__name__, *(self.value(f) for f in fields)]
         number = self._sources[source] = len(self.sources)
         self.sources.append(row)

@@ -1,16 +1,29 @@
-"""Floats that were seen to change from call to call: inputs of the graph, on which decisions leave a guard."""
+"""Floats that were seen to change from call to call, and what Python computes from them ahead of the graph.
+
+Arithmetic on them is no part of the graph: rebuilt code computes it as the program would, to the bit, whatever function
+it is; the graph is given results.  A branch leaves a guard on the condition.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
+import operator
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
-from turret.frames.sources import Source
+from turret.frames.sources import ComputedSource, Source
 from turret.plugins.capture.errors import FloatNeeded
-from turret.plugins.capture.values.base import Constant, Tracer
+from turret.plugins.capture.python.polyfills import total
+from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Tracer, Value
 from turret.plugins.capture.values.symbols import Symbolic
+from turret.torch_compat.sizes import of_sizes
 
 
 def as_scalar_tensor(number: float) -> torch.Tensor:
@@ -18,28 +31,57 @@ def as_scalar_tensor(number: float) -> torch.Tensor:
     return torch.tensor(number, dtype=torch.float64)
 
 
-class ChangingFloat(Symbolic):
-    """A float that is another one on other calls; it becomes an input of the graph where the graph needs it.
+class Changing(Symbolic):
+    """A number that is another one on other calls, and that Python finds or computes at ``source``."""
+
+    source: Source
+    value: Any
+
+    def __init__(self, t: Tracer, value: Any, source: Source) -> None:
+        self.t, self.value, self.source = t, value, source
+        self.assumed = None
+
+    def type(self) -> type:
+        return type(self.value)
+
+    def describe(self) -> str:
+        return f"the {self.type().__name__} {self.source}"
+
+    def is_known(self) -> bool:
+        return False
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
+        found = computed(t, operation, [self, other])
+        return super().binary(t, operation, other, inplace) if found is None else found
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Answer:
+        found = computed(t, operation, [other, self])
+        return super().reflected(t, operation, other) if found is None else found
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        found = computed(t, COMPARISONS[symbol], [self, other])
+        return super().compare(t, symbol, other) if found is None else found
+
+    def assumed_now(self) -> Any:
+        """The number, assumed to be what it is now."""
+        self.t.guards.take("EQUALS", self.source, self.value)
+        return self.value
+
+    def fixed(self) -> Any:
+        return self.assumed_now()
+
+
+class ChangingFloat(Changing):
+    """A float that changes; it becomes an input of the graph where the graph needs it.
 
     It comes in as a tensor of one element, and ``item()`` of that is its number: beside tensors it then counts as the
     Python number that it is.
     """
 
-    source: Source
-
     def __init__(self, t: Tracer, value: float, source: Source) -> None:
-        self.t, self.value, self.source = t, value, source
+        super().__init__(t, value, source)
         t.policy.changing.add(source)
         self.made: tuple[fx.Node, Any] | None = None
-
-    def type(self) -> type:
-        return float
-
-    def describe(self) -> str:
-        return f"the float {self.source}"
-
-    def is_known(self) -> bool:
-        return False
 
     @property
     def node(self) -> fx.Node:  # type: ignore[override]
@@ -59,4 +101,132 @@ class ChangingFloat(Symbolic):
         return t.truth(t.compare("!=", self, Constant(0.0)))
 
     def fixed(self) -> Any:
+        if isinstance(self.source, ComputedSource):
+            return self.assumed_now()
         raise FloatNeeded(f"{self.describe()}, which changes, where a constant is needed")
+
+
+class ChangingBool(Changing):
+    """A condition on floats that change: a guard, where the program branches on it."""
+
+    def truth(self, t: Tracer) -> bool:
+        t.guards.take("SIZES", self.source, "{0}" if self.value else "not {0}")
+        return self.value
+
+    def fixed(self) -> Any:
+        return self.truth(self.t)
+
+
+def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
+    """The number that a function gives for numbers of which one changes, as Python computes it ahead of the graph.
+
+    A float that comes of sizes is such a number.  None where it is no function of numbers alone, where one of the
+    numbers is known when the graph runs, and for integers that come of sizes, which the graph computes.
+    """
+    values = [a.realize() for a in args]
+    function = _FUNCTIONS.get(function)
+    if function is None or not any(isinstance(v, Symbolic) for v in values):
+        return None
+    changes = any(isinstance(v, Changing) for v in values)
+    if not (changes or _is_of_floats(function, values)):
+        return None
+    operands = list(filter(None, (_operand(t, v) for v in values)))
+    if len(operands) < len(values):
+        return None
+    arguments, numbers = zip(*operands, strict=True)
+    source, found = ComputedSource(function, arguments), None
+    with contextlib.suppress(Exception):
+        found = function(*numbers)
+    if source.depth > _DEEPEST or (type(found) is int and not changes):
+        return None
+    if _is_number_of_graph(found):
+        return _computed_number(t, source, found, numbers)
+    # The program raises here, or the number is none of the graph's.
+    return t.fold(function, [Constant(_now(v)) for v in values], {})
+
+
+def _is_of_floats(function: Any, values: Sequence[Value]) -> bool:
+    return function in _OF_FLOATS or any(v.type() is float for v in values)
+
+
+def _is_number_of_graph(found: Any) -> bool:
+    return type(found) in (float, bool) or (type(found) is int and abs(found) < 2**62)
+
+
+def _computed_number(t: Tracer, source: ComputedSource, found: Any, numbers: Sequence[Any]) -> Value:
+    """The number that Python computes at a source; ``numbers``: the arguments now."""
+    t.blocks.refuse("numbers that Python computes", of_one=True)
+    if type(found) is float and str(source) in t.policy.history.constants:
+        t.guards.take("EQUALS", source, found)
+        return Constant(found)
+    if not _always_gives_one(source, numbers):
+        t.guards.take("TYPE", source, type(found))
+    if type(found) is int:
+        return t.recorder.int_input(found, source)
+    return ChangingFloat(t, found, source) if type(found) is float else ChangingBool(t, found, source)
+
+
+def _now(value: Value) -> Any:
+    if isinstance(value, Changing):
+        return value.assumed_now()
+    return value.fixed() if isinstance(value, Symbolic) else value.constant()
+
+
+def _operand(t: Tracer, value: Value) -> tuple[Any, Any] | None:
+    """A number, or the source that leads to it, and what it is now; None for one that the graph gives."""
+    if isinstance(value, Changing):
+        return value.source, value.value
+    if isinstance(value, Constant):
+        return (value.value, value.value) if type(value.value) in (int, float, bool) else None
+    if not isinstance(value, Symbolic) or value.type() is not int or not value.is_known() or value.is_ragged():
+        return None
+    bound = {b.expression: b.source for b in reversed(t.recorder.bindings)}
+    source = _source_of_size(value.number.node.expr, bound)
+    return None if source is None else (source, value.number.node.hint)
+
+
+def _source_of_size(expression: sympy.Expr, bound: dict[Any, Source]) -> Any:
+    """A size or an int of the inputs, or what integers come of such, as a source; None where there is none."""
+    if expression in bound:
+        return bound[expression]
+    if expression.is_Integer:
+        return int(expression)
+    function = _OF_SIZES.get(expression.func)
+    parts = [_source_of_size(part, bound) for part in expression.args]
+    if function is None or not parts or None in parts:
+        return None
+    return functools.reduce(lambda one, other: ComputedSource(function, (one, other)), parts)
+
+
+_OF_SIZES = {
+    sympy.Add: operator.add, sympy.Mul: operator.mul, of_sizes.FloorDiv: operator.floordiv, of_sizes.Max: max,
+    of_sizes.Min: min, of_sizes.PythonMod: operator.mod, of_sizes.Mod: operator.mod,
+}  # fmt: skip
+"""Arithmetic of sizes, which is exact in any order, as functions of two integers."""
+
+
+def _always_gives_one(source: ComputedSource, numbers: Sequence[Any]) -> bool:
+    """Whether the function gives a number of the same type for all floats, and raises for none."""
+    if float not in map(type, numbers):
+        return False
+    if source.function in (min, max):
+        return set(map(type, numbers)) == {float}
+    by_constant = source.function in _DIVISIONS and not isinstance(source.arguments[1], Source)
+    return by_constant or source.function in _TOTAL
+
+
+_TOTAL = frozenset(
+    (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float, total, *COMPARISONS.values())
+)
+_DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod))
+_OF_MATH = frozenset(f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType))
+_OF_FLOATS = frozenset((operator.truediv, operator.pow, float, *_OF_MATH))
+"""Functions that give floats of integers, too."""
+_DEEPEST = 64
+"""Functions inside each other; what is computed from more is computed by the graph."""
+_FUNCTIONS: dict[Any, Any] = {
+    **{f: f for f in (*_TOTAL, *_DIVISIONS, operator.pow, round, int, min, max)},
+    **{f: f for f in _OF_MATH},
+    torch.sym_int: int, torch.sym_float: float, operator.abs: abs,
+}  # fmt: skip
+"""Functions of numbers alone, with the one that Python calls."""

@@ -12,6 +12,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.frames.sources import Source
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
@@ -36,6 +37,9 @@ _OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
 
 def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
     """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
+    exact = _computed_exactly(t, operation, left, right)
+    if exact is not None:
+        return exact
     exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
     if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
         right = Constant(right.fixed())  # type: ignore[attr-defined]
@@ -48,6 +52,37 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
     if float in (left.type(), right.type()) and (operation in _WHOLE or _is_product_with_zero(operation, left, right)):
         return _of_floats(t, operation, left, right)
     return _as_float(t.recorder.call(operation, [left, right], {}))
+
+
+def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
+    """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers."""
+    computed = t.recorder.computed(operation, [left, right])
+    if computed is None and t.policy.data_dependent and _is_of_data(operation, left, right):
+        return _in_tensors(t, operation, left, right)
+    return computed
+
+
+def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
+    """Whether one of two numbers is a float that depends on data, and the operation raises for none."""
+    values = (left, right)
+    if not any(isinstance(v, Symbolic) and v.type() is float and not v.is_known() for v in values):
+        return False
+    if not all(isinstance(v, Symbolic) or _is_exact(v.constant()) for v in values):
+        return False
+    by_constant = operation is operator.truediv and right.is_constant() and right.constant() != 0
+    return by_constant or operation in (operator.add, operator.sub, operator.mul)
+
+
+def _is_exact(number: Any) -> bool:
+    return type(number) in (float, bool) or (type(number) is int and abs(number) <= 2**53)
+
+
+def _in_tensors(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
+    """Arithmetic on tensors of one float64, which rounds as Python does; torch's symbols rearrange their terms."""
+    options = {"dtype": Constant(torch.float64), "device": Constant(HOST)}
+    filled = lambda v: t.recorder.call(torch.full, [t.new_tuple([]), v], dict(options))  # noqa: E731
+    sides = [v if v.is_constant() else filled(v) for v in (left, right)]
+    return t.recorder.call_method("item", [t.recorder.call(operation, sides, {})], {})
 
 
 def _are_undecided(*conditions: Value) -> bool:

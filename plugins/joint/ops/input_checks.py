@@ -275,6 +275,13 @@ def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
     return check
 
 
+def _alpha_is_none_of_bools(given: Given) -> None:
+    """A factor that is a bool is for bools alone."""
+    operands = [given["self"], given["other"]]
+    bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in operands)
+    require(bools or not isinstance(given["alpha"], bool), lambda: "alpha is a bool, and the result is not")
+
+
 def _not_bool(*names: str) -> Check:
     def check(given: Given) -> None:
         for name in names:
@@ -380,9 +387,10 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten._native_batch_norm_legit_no_training.default: _BATCH_NORM,
     aten._batch_norm_no_update.default: _BATCH_NORM,
     aten._batch_norm_with_update.default: _BATCH_NORM,
-    aten.sub.Tensor: (_not_bool("self", "other"),),
-    aten.sub_.Tensor: (_not_bool("self", "other"),),
-    aten.rsub.Scalar: (_not_bool("self", "other"),),
+    **dict.fromkeys((aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar), (_alpha_is_none_of_bools,)),
+    **dict.fromkeys(
+        (aten.sub.Tensor, aten.sub_.Tensor, aten.rsub.Scalar), (_not_bool("self", "other"), _alpha_is_none_of_bools)
+    ),
     aten.constant_pad_nd.default: (_not_cut_away,),
     aten.index.Tensor: (_have_elements,),
     aten.neg.default: (_not_bool("self"),),

@@ -58,6 +58,11 @@ def _row_major(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return contiguous_strides(out.shape)
 
 
+def _row_major_of_complex(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """Of complex numbers, eager copies the real parts of a result into a new one."""
+    return contiguous_strides(out.shape) if args[0].is_complex() else out.stride()
+
+
 def _normalized(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return _strides_in(dense_format(args[0]), out.shape)
 
@@ -142,6 +147,7 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.ldexp.Tensor: _scaled,
     aten.normal.Tensor_Tensor: _row_major,
     aten.nll_loss2d_forward.default: _row_major,
+    aten.angle.default: _row_major_of_complex,
     aten.binary_cross_entropy.default: _like_first,
     aten.hardtanh.default: _like_first,
     aten.nan_to_num.default: _like_first,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 X, Y = torch.tensor([0.5, 1.5, 2.5]), torch.tensor([2.0, -1.0, 0.25])
 _NUMBERS = (0.1, 0.3, 0.7, 0.05, 1e-3)
@@ -131,10 +131,11 @@ def test_gradients_flow_past_a_float_that_changes():
 
 
 NEEDED = {
-    "a function of math": lambda x, f: x * math.sqrt(f), "a method": lambda x, f: x * f.as_integer_ratio()[0],
+    "a method": lambda x, f: x * f.as_integer_ratio()[0],
     "a text": lambda x, f: x * len(f"{f}"), "a key": lambda x, f: x * {f: 2}[f],
     "an operation": lambda x, f: torch.nn.functional.layer_norm(x, (4,), eps=f),
-    "a decision": lambda x, f: x * f if math.sin(f) > 0 else x,
+    "a key of a set": lambda x, f: x * len({f, 1.0}), "a complex number": lambda x, f: (x * complex(f, 1)).real,
+    "a container": lambda x, f: x * math.fsum([f, 1.0]),
 }  # fmt: skip
 
 
@@ -145,3 +146,106 @@ def test_what_needs_a_number_takes_it_for_a_constant(program):
     for number in (0.5, 1.5, 2.25, 0.5):
         torch.testing.assert_close(observed(x, number), program(x, number))
     assert len(observed.graphs) == 3
+
+
+_OPERANDS = st.sampled_from(["f", "g", "n", "x.shape[0]", "3", "-2", "0.1", "-1.5", "0.0", "-0.0", "1e16", "True"])
+
+
+def _arithmetic(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    operators = st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "<", "=="])
+    functions = st.sampled_from(["math.sqrt", "math.exp", "math.floor", "int", "round", "abs", "-", "bool", "float"])
+    several = st.sampled_from(["min", "max", "math.hypot"])
+    return st.one_of(
+        st.builds("({} {} {})".format, part, operators, part),
+        st.builds("{}({})".format, functions, part),
+        st.builds("{}({}, {})".format, several, part, part),
+        st.builds("divmod({}, {})[1]".format, part, part),
+        st.builds("round({}, 2)".format, part),
+        st.builds("sum([{}, {}, {}])".format, part, part, part),
+    )
+
+
+_VALUES = st.sampled_from([0.1, 0.3, -0.7, 1.0, 0.0, -0.0, 1e308, 5e-324, 2.0**53 + 1, math.inf, math.nan, 100.25])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    text=st.recursive(_OPERANDS, _arithmetic, max_leaves=6),
+    calls=st.lists(st.tuples(_VALUES, _VALUES, st.sampled_from([2, 3, 5, 7])), min_size=3, max_size=6),
+    fullgraph=st.booleans(),
+)
+def test_arithmetic_is_python_s_to_the_bit(text, calls, fullgraph):
+    def program(x, f, g, n):
+        return value(x, f, g, n), x + 1
+
+    value = eval(f"lambda x, f, g, n: {text}", {"math": math})
+    observed = Observed(program, fullgraph=fullgraph)
+    for f, g, n in calls:
+        expected, found = outcome(program, (X, f, g, n), {}), outcome(observed, (X, f, g, n), {})
+        assert found[0] == expected[0], (found, expected)
+        assert repr(found[1]) == repr(expected[1])  # zeros of both signs, ints and floats
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda x, f: f + 1e16 - 1e16, lambda x, f: sum([f, 1, f]), lambda x, f: f * False, lambda x, f: f // 0.02,
+        lambda x, f: divmod(f, 0.02)[1], lambda x, f: math.sqrt(f) + math.sin(f), lambda x, f: round(f, 1),
+        lambda x, f: round(f * 10), lambda x, f: 2**f, lambda x, f: max(f, 0.2) - min(f, 0.2), lambda x, f: (f > 0.2) * 1.5,
+        lambda x, f: f * x.shape[0] / 3 * 3, lambda x, f: math.floor(f * 40) * f,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_python_computes_of_a_float_needs_no_capture_of_its_own(number, fullgraph):
+    def program(x, f):
+        return x * number(x, f), number(x, f)
+
+    observed = Observed(program, fullgraph=fullgraph)
+    for f in (0.1, 0.3, 0.7, 0.05, 1e-3, 0.9):
+        expected, found = program(X, f), observed(X, f)
+        assert_same(found, expected)
+        assert repr(found[1]) == repr(expected[1])
+    assert len(observed.graphs) <= 2 and not observed.breaks and not observed.fallbacks
+
+
+def test_floats_that_come_of_sizes_are_python_s_to_the_bit():
+    def program(x):
+        n = x.shape[0]
+        return (
+            n * 0.1 + 1e16 - 1e16,
+            n / 3 * 3,
+            (n - 5) * 0.0,
+            n**0.5,
+            n**-1,
+            n * 0.7 % 0.3,
+            n // 0.3,
+            x[: int(n * 0.5)],
+        )
+
+    observed = Observed(program)
+    for n in (3, 4, 5, 7, 11, 13):
+        x = torch.arange(float(n))
+        assert repr(observed(x)) == repr(program(x))
+    assert len(observed.graphs) == 2
+
+
+def test_what_raises_for_some_floats_raises_for_these():
+    program = lambda x, f: (x * (1 / f), math.sqrt(f))  # noqa: E731
+    observed = Observed(program, fullgraph=True)
+    for f in (1.0, 2.0, 0.0, 3.0, -1.0, 4.0):
+        expected, found = outcome(program, (X, f), {}), outcome(observed, (X, f), {})
+        assert found[0] == expected[0]
+        assert_same(found[1], expected[1])
+    assert len(observed.graphs) == 2
+
+
+def test_a_key_of_a_dict_beside_a_tensor_takes_the_float_for_a_constant():
+    program = lambda x, f: (x * [f, 1.0][0], {f: 1})  # noqa: E731
+    observed = check(program, captures=5)
+    assert len(observed.graphs) == 5
+
+
+def test_sums_of_numbers_and_tensors_are_python_s():
+    for items in ([0.1] * 10, [0.1, 1, True, X, 0.1, 2], [X, 1.0], [1, 2**70], []):
+        captured = Observed(lambda x, items=items: (x, sum(items), sum(items, 0.5), sum(iter(items))))
+        assert_same(captured(X), (X, sum(items), sum(items, 0.5), sum(iter(items))))

@@ -335,3 +335,23 @@ def test_what_depends_on_data_has_the_answer_that_is_asked_for():
 
     observed = Observed(program, fullgraph=True)
     assert torch.equal(observed(torch.tensor([9])), torch.tensor([21]))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda n, x: n + 1e16 - 1e16, lambda n, x: n * 3 / 3, lambda n, x: n * False, lambda n, x: n - n,
+        lambda n, x: n * 0.0, lambda n, x: -n * 0, lambda n, x: 1 + n + 1e16, lambda n, x: n * x.shape[0] / 7 - n,
+        lambda n, x: n * 1e308 * 10 / 1e308, lambda n, x: n + x[0].item() + 0.1 + n,
+    ],
+)  # fmt: skip
+def test_floats_that_depend_on_data_are_computed_as_python_does(number):
+    def program(x):
+        n = x[1].item()
+        return x * number(n, x), number(n, x)
+
+    compiled = turret.compile(program, fullgraph=True)
+    for size, seed in ((3, 0), (3, 1), (5, 2), (4, 3)):
+        x = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+        found, expected = compiled(x), program(x)
+        assert torch.equal(found[0], expected[0]) and repr(found[1]) == repr(expected[1])

@@ -144,12 +144,18 @@ INLINE uint16_t f16_pack(float x) {  // x fits the format; without comparisons, 
   return (uint16_t)(sign | bounded | is_nan << 9);
 }""",
     "to_int32": """\
-template <class F> INLINE int32_t to_int32(F x) {  // what x86 gives: the least integer where x does not fit
-  return x >= (F)-2147483648.0 && x < (F)2147483648.0 ? (int32_t)x : INT32_MIN;
+// What x86 gives: the least integer where x does not fit.  By the magnitude, as GCC (12.2 seen, with AVX-512) takes
+// ``(float)(int)x`` for the truncated x, which is -0.0 for -0.5.
+template <class F> INLINE int32_t to_int32(F x) {
+  const F magnitude = x < 0 ? -x : x + (F)0;
+  const int32_t whole = magnitude < (F)2147483648.0 ? (int32_t)magnitude : INT32_MIN;
+  return x < 0 ? -whole : whole;
 }""",
     "to_int64": """\
-template <class F> INLINE int64_t to_int64(F x) {
-  return x >= (F)-9223372036854775808.0 && x < (F)9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+template <class F> INLINE int64_t to_int64(F x) {  // as to_int32
+  const F magnitude = x < 0 ? -x : x + (F)0;
+  const int64_t whole = magnitude < (F)9223372036854775808.0 ? (int64_t)magnitude : INT64_MIN;
+  return x < 0 ? -whole : whole;
 }""",
     "to_uint64": """\
 template <class F> INLINE uint64_t to_uint64(F x) {

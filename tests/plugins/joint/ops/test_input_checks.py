@@ -212,6 +212,9 @@ def test_dtypes_that_eager_has_no_kernel_for_are_its_error(program, dtypes) -> N
 
 REFUSED = {
     "a bool subtracted": (lambda y: y * 2 - True, (3, 4)),
+    "a bool as a factor": (lambda y: torch.add(y, y, alpha=True), (3, 4)),
+    "a bool as a factor in place": (lambda y: (y * 2).sub_(y, alpha=False), (3, 4)),
+    "a bool as a factor of a number": (lambda y: torch.rsub(y, 2, alpha=True), (3, 4)),
     "a row cut away that is only added later": (lambda y: torch.nn.functional.pad(y * 2, (7, -7)), (3, 4)),
     "an element of nothing": (lambda y: y[torch.tensor([0])] * 2, (0, 4)),
     "written to nothing": (lambda y: torch.index_put(y, (torch.tensor([0]),), torch.tensor(2.0)), (0, 4)),

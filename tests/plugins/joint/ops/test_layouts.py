@@ -202,3 +202,12 @@ def test_what_comes_of_a_transposed_tensor_that_was_written_lies_as_in_eager(dyn
         for found, wanted in results:
             assert found.stride() == wanted.stride()
             torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["angle", "abs", "sgn", "exp", "reciprocal", "conj_physical"])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32], ids=str)
+def test_a_function_of_complex_numbers_has_eager_s_layout(name, dtype):
+    for x in layouts((2, 3, 4)):
+        x = x.to(dtype)
+        expected, (actual,) = getattr(torch, name)(x), compiled(getattr(torch, name), capture="call")(x)
+        assert seen(expected) == seen(actual), (x.shape, x.stride())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.plugins.codegen.cpp.kernel_lab import Case, build_cases, check, element, pointwise, run
-from tests.plugins.codegen.cpp.operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
+from tests.plugins.codegen.cpp.operator_values import DTYPES, FLOATS, INTEGERS, LOOSE, operands, ops_of, special_values
 from turret.ir import OPS, bitcast, call, cast, constant
 from turret.ir.index import Var
 from turret.ir.schedule import Kernel, Store
@@ -47,6 +47,17 @@ def test_casts_between_all_dtypes() -> None:
         i = Var("i", values.numel())
         cases.append(pointwise(cast(element("x", values, i), target), (i,), {"x": values}, f"{source} to {target}"))
     check([case for case in cases if case.tensors["x"].dtype != case.tensors["out"].dtype], threads=(1,))
+
+
+def test_a_zero_that_an_integer_was_has_no_sign() -> None:
+    cases = []
+    for source, through, target in itertools.product(FLOATS, INTEGERS, FLOATS):
+        values = torch.tensor([-0.5, -0.0, 0.5, -1.5, 0.0, -3.0, 1.0, -0.25] * 8, dtype=source)
+        i = Var("i", values.numel())
+        whole = cast(cast(element("x", values, i), through), target)
+        signed = cast(call("signbit", whole), torch.int32)
+        cases.append(pointwise(signed, (i,), {"x": values}, f"{source} by {through} to {target}"))
+    check(cases, threads=(1,))
 
 
 def test_bitcasts_keep_every_bit() -> None:
