@@ -222,7 +222,7 @@ class FrameTracer(Caller):
                 return [folded(v) for v in args], {k: folded(v) for k, v in kwargs.items()}
             except NotConstant as unknown:
                 value = unknown.args[0]
-            if not isinstance(value, Symbolic) or value.assumed is not None:
+            if not isinstance(value, Symbolic) or isinstance(value, Changing) or value.assumed is not None:
                 name = getattr(function, "__qualname__", None) or repr(function)
                 kind = FloatNeeded if isinstance(value, Changing) else Unsupported
                 raise kind(f"{name} of {value.describe()}")
