@@ -30,6 +30,7 @@ from turret.plugins.schedule.fusion.row_factors import fold_row_factors
 from turret.plugins.schedule.fusion.scattered import Joiner
 from turret.plugins.schedule.fusion.units import Unit, units_of, unread
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
+from turret.plugins.schedule.layouts import choose_layouts
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import minimize_peak_memory, needed_first, pieces_of
 from turret.plugins.schedule.products import choose_products
@@ -47,8 +48,9 @@ def schedule(context: CompileContext, program: LoopProgram, target: Target | Non
 
 def _schedule(context: CompileContext, program: LoopProgram, target: Target | None) -> Schedule:
     elide_casts = not context.config.emulate_precision_casts
+    needed = needed_in_memory(program, units_of(program))
+    program = choose_layouts(program, needed, elide_casts)
     units = units_of(program)
-    needed = needed_in_memory(program, units)
     units = split_into_slices(inline(units, needed, elide_casts, program.hints), needed, elide_casts)
     units = fold_row_factors(units, needed)
     needed |= unread(units)
