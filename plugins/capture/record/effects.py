@@ -36,9 +36,8 @@ class Effects:
             self.note(instance)
         existed = value.source is not None or getattr(value, "cell", None) is not None
         if existed or holder is not None:
-            self.count += 1
             value.mutated = True
-        elif id(value) in self.watched:
+        if existed or id(value) in self.watched:
             self.count += 1
         if existed:
             self.changed.setdefault(id(value), value)

@@ -116,3 +116,27 @@ def test_a_context_function_may_be_made_by_the_program():
         result = function(x)
         found.append((result, *torch.autograd.grad(result.sum(), (x, w))))
     torch.testing.assert_close(*found)
+
+
+class Outputs(dict):
+    """What a layer gives, as models of libraries give it."""
+
+
+def test_containers_that_a_checkpoint_makes_are_no_side_effects():
+    def layer(x, w):
+        made, held = Outputs(), []
+        made["hidden"] = (x @ w).relu()
+        held.append(made)
+        made.count = len(held)
+        return made
+
+    def program(x, w):
+        made = checkpoint(layer, x, w, use_reentrant=False)
+        return made["hidden"].sum() * made.count
+
+    found = []
+    for call in (turret.compile(program, fullgraph=True, options=OPTIONS), program):
+        x = torch.arange(16.0).reshape(4, 4).div(16).requires_grad_()
+        w = torch.eye(4, requires_grad=True)
+        found.append(torch.autograd.grad(call(x, w), (x, w)))
+    torch.testing.assert_close(*found)
