@@ -109,7 +109,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=8),
     st.permutations(range(3)),
