@@ -50,7 +50,9 @@ attention_enabled: dict[str, Callable[[], bool]] = {
 
 
 _get_attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""And that order, which may not have been made up."""
 _ORDER_AT_IMPORT = _get_attention_order()
+"""What it is as long as neither torch nor the program has said otherwise."""
 
 
 def attention_order() -> list[int]:
@@ -67,7 +69,7 @@ def attention_order() -> list[int]:
 @functools.cache
 def _settle_attention_order() -> None:
     before = _get_attention_order()
-    probe = torch.empty(1, 1, 1, 8, dtype=torch.float16, device="cuda")
+    probe = torch.empty(1, 1, 1, 8, dtype=torch.float16, device=torch.cuda.current_device())
     torch._fused_sdp_choice(probe, probe, probe)
     if before != _ORDER_AT_IMPORT:
         set_attention_order(before)  # the program's own

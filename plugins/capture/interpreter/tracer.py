@@ -641,5 +641,5 @@ class _SortedInstance:
 def _depends_on_data(value: Value) -> bool:
     """Whether only the graph, as it runs, knows if a value is true."""
     if isinstance(value, Symbolic):
-        return isinstance(value.number, torch.SymBool) and not value.is_known()
+        return not isinstance(value, Changing) and isinstance(value.number, torch.SymBool) and not value.is_known()
     return isinstance(value, Tensor)

@@ -308,6 +308,8 @@ METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJE
 
 def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:
     other = getattr(other, "payload", None) or other
+    if isinstance(payload, Constant) and other.is_constant():  # the operator would ask the other side, and raise
+        return t.fold(getattr(payload.type(), COMPARISON_NAMES[symbol]), [payload, other], {})
     answer = payload.compare(t, symbol, other)
     return Constant(NotImplemented) if isinstance(answer, types.NotImplementedType) else answer
 

@@ -37,8 +37,9 @@ class Changing(Symbolic):
     source: Source
     value: Any
 
-    def __init__(self, t: Tracer, value: Any, source: Source) -> None:
-        self.t, self.value, self.source = t, value, source
+    def __init__(self, t: Tracer, value: Any, source: Source, is_drawn: bool = False) -> None:
+        """``is_drawn``: it comes of random numbers, so that no guard may ask for it but where the program branches."""
+        self.t, self.value, self.source, self.is_drawn = t, value, source, is_drawn
         self.assumed = None
 
     def type(self) -> type:
@@ -64,6 +65,8 @@ class Changing(Symbolic):
 
     def assumed_now(self) -> Any:
         """The number, assumed to be what it is now."""
+        if self.is_drawn:
+            raise Unsupported(f"{self.describe()}, which is random, where a constant is needed")
         self.t.guards.take("EQUALS", self.source, self.value)
         return self.value
 
@@ -78,9 +81,10 @@ class ChangingFloat(Changing):
     Python number that it is.
     """
 
-    def __init__(self, t: Tracer, value: float, source: Source) -> None:
-        super().__init__(t, value, source)
-        t.policy.changing.add(source)
+    def __init__(self, t: Tracer, value: float, source: Source, is_drawn: bool = False) -> None:
+        super().__init__(t, value, source, is_drawn)
+        if not is_drawn:
+            t.policy.changing.add(source)
         self.made: tuple[fx.Node, Any] | None = None
 
     @property
@@ -101,7 +105,7 @@ class ChangingFloat(Changing):
         return t.truth(t.compare("!=", self, Constant(0.0)))
 
     def fixed(self) -> Any:
-        if isinstance(self.source, ComputedSource):
+        if self.is_drawn or isinstance(self.source, ComputedSource):
             return self.assumed_now()
         raise FloatNeeded(f"{self.describe()}, which changes, where a constant is needed")
 
@@ -130,8 +134,9 @@ def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
     changes = any(isinstance(v, Changing) for v in values)
     if not (changes or _is_of_floats(function, values)):
         return None
+    drawn = any(isinstance(v, Changing) and v.is_drawn for v in values)
     operands = list(filter(None, (_operand(t, v) for v in values)))
-    if len(operands) < len(values):
+    if len(operands) < len(values) or (drawn and function in _CONDITIONS):
         return None
     arguments, numbers = zip(*operands, strict=True)
     source, found = ComputedSource(function, arguments), None
@@ -140,7 +145,7 @@ def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
     if source.depth > _DEEPEST or (type(found) is int and not changes):
         return None
     if _is_number_of_graph(found):
-        return _computed_number(t, source, found, numbers)
+        return _computed_number(t, source, found, numbers, drawn)
     # The program raises here, or the number is none of the graph's.
     return t.fold(function, [Constant(_now(v)) for v in values], {})
 
@@ -153,17 +158,18 @@ def _is_number_of_graph(found: Any) -> bool:
     return type(found) in (float, bool) or (type(found) is int and abs(found) < 2**62)
 
 
-def _computed_number(t: Tracer, source: ComputedSource, found: Any, numbers: Sequence[Any]) -> Value:
+def _computed_number(t: Tracer, source: ComputedSource, found: Any, numbers: Sequence[Any], drawn: bool) -> Value:
     """The number that Python computes at a source; ``numbers``: the arguments now."""
     t.blocks.refuse("numbers that Python computes", of_one=True)
-    if type(found) is float and str(source) in t.policy.history.constants:
+    if type(found) is float and not drawn and str(source) in t.policy.history.constants:
         t.guards.take("EQUALS", source, found)
         return Constant(found)
     if not _always_gives_one(source, numbers):
         t.guards.take("TYPE", source, type(found))
     if type(found) is int:
         return t.recorder.int_input(found, source)
-    return ChangingFloat(t, found, source) if type(found) is float else ChangingBool(t, found, source)
+    kind = ChangingFloat if type(found) is float else ChangingBool
+    return kind(t, found, source, drawn)
 
 
 def _now(value: Value) -> Any:
@@ -218,6 +224,7 @@ def _always_gives_one(source: ComputedSource, numbers: Sequence[Any]) -> bool:
 _TOTAL = frozenset(
     (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float, total, *COMPARISONS.values())
 )
+_CONDITIONS = frozenset(COMPARISONS.values())
 _DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod))
 _OF_MATH = frozenset(f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType))
 _OF_FLOATS = frozenset((operator.truediv, operator.pow, float, *_OF_MATH))

@@ -35,17 +35,6 @@ _MOST_CHOSEN_FROM = 4
 """Objects among which a choice is a branch of the program, with a guard; among more of them it breaks the graph."""
 
 
-class DrawnFloat(ChangingFloat):
-    """A float drawn from a generator, an input of the graph like any that changes; it never becomes a constant."""
-
-    def __init__(self, t: Tracer, value: float, source: Source) -> None:
-        self.t, self.value, self.source = t, value, source
-        self.made = None
-
-    def fixed(self) -> Any:
-        raise Unsupported(f"{self.describe()}, which is random, where a constant is needed")
-
-
 class State(Unread):
     """What ``getstate`` gave: hundreds of numbers that are handed around, and that nothing is assumed of."""
 
@@ -329,7 +318,7 @@ def _fork_of(state: Any) -> Fork:
 def _number(t: Tracer, found: Any, source: Source) -> Value:
     """A number that each call draws anew."""
     if type(found) is float:
-        return DrawnFloat(t, found, source)
+        return ChangingFloat(t, found, source, is_drawn=True)
     if type(found) is int and abs(found) < 2**62:
         return t.recorder.int_input(found, source, is_int=True)
     raise Unsupported(f"a random {type(found).__name__}")

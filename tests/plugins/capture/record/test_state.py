@@ -27,6 +27,7 @@ def test_torch_makes_up_the_order_before_the_first_capture(monkeypatch: pytest.M
     order = modes.attention_order()
     settled = [order[-1], *order[:-1]]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch, "empty", lambda *size, **_: torch.zeros(size))
     monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args: modes.set_attention_order(settled))
     modes._settle_attention_order.cache_clear()
