@@ -50,7 +50,10 @@ attention_enabled: dict[str, Callable[[], bool]] = {
 
 
 _get_attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""In which order torch tries its kernels of attention, as numbers of its own (``torch._C``)."""
+
 _ORDER_AT_IMPORT = _get_attention_order()
+"""That order before torch knows of a GPU."""
 
 
 def attention_order() -> list[int]:
