@@ -97,6 +97,22 @@ def smooth_l1_loss_backward(
     return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)
 
 
+def _of_any_number(name: str) -> Callable:
+    """Torch's own, which divides by the number of elements, of none as well."""
+    torchs = torch_table[getattr(aten, name).default]
+
+    def decompose(
+        grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, *options: float
+    ) -> torch.Tensor:
+        return torchs(grad, x, target, reduction if x.numel() else 0, *options)
+
+    return decompose
+
+
+for _name in ("mse_loss_backward", "huber_loss_backward"):
+    decomposes(_name)(_of_any_number(_name))
+
+
 @decomposes("binary_cross_entropy")
 def binary_cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1

@@ -132,6 +132,14 @@ def _layer_norm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> tuple[A
     return _statistics(run, args, kwargs)
 
 
+def _loss_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """Gradients of losses: of no elements there is no mean to divide by, and no version of torch looks at that."""
+    x, reduction = args[1], args[3]
+    return run(
+        (*args[:3], _SUM if reduction == _MEAN and not guard_or_true(x.numel() != 0) else reduction, *args[4:]), kwargs
+    )
+
+
 def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
     if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
@@ -262,12 +270,18 @@ _LIKE = (
     aten.randint_like.low_dtype,
 )
 
+_MEAN, _SUM = 1, 2
+"""ATen's numbers for ``reduction="mean"`` and ``"sum"``."""
+
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
     aten.expand.default: _expand,
     aten.linalg_vector_norm.default: _vector_norm,
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,
     aten.unique_consecutive.default: _counts,
+    aten.mse_loss_backward.default: _loss_backward,
+    aten.smooth_l1_loss_backward.default: _loss_backward,
+    aten.huber_loss_backward.default: _loss_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
     aten._grouped_mm.default: _grouped_mm,

@@ -18,7 +18,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import NamedTuple, Sequence
+from turret.plugins.capture.values.sequences import NamedTuple, Sequence, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.modes import set_grad_enabled
@@ -37,7 +37,7 @@ def apply(t: Tracer, /, cls: Value, *args: Value, **kwargs: Value) -> Value:
     context = t.call(t.wrap_known(polyfills.FunctionContext), [t.made(tuple(wanted))], {}).realize()
     assert isinstance(context, Instance)
     if not torch.is_grad_enabled() or not any(wanted):
-        return _forward(t, cls, context, values, kwargs)
+        return _own_results(t, context, values, _forward(t, cls, context, values, kwargs).realize())
     if kwargs:
         raise Unsupported("an autograd.Function with keyword arguments", _HINT)
     return _Differentiated(t, cls, context, values).run()
@@ -50,6 +50,24 @@ def _forward(t: Tracer, cls: Value, context: Value, args: list[Value], kwargs: d
     result = t.call(forward, args, kwargs)
     t.call(cls.get_attr(t, "setup_context"), [context, t.new_tuple(args), result], {})
     return result
+
+
+def _own_results(t: Tracer, context: Value, args: list[Value], result: Value) -> Value:
+    """What a call without gradients returns: an argument that is returned as it came is a tensor of its own, once each
+    time, but for one that was written to."""
+    dirty = [v.realize() for v in context.get_attr(t, "dirty").realize().unpack(t)]
+
+    def own(value: Value) -> Value:
+        value = value.realize()
+        if not isinstance(value, Tensor) or not any(value is a for a in args) or any(value is d for d in dirty):
+            return value
+        if value.fake.requires_grad:
+            return t.recorder.call_method("detach", [value], {})
+        return t.recorder.call_method("view_as", [value, value], {})
+
+    if isinstance(result, Tuple):
+        return t.new_tuple([own(v) for v in result.items])
+    return own(result)
 
 
 @attrs.define(eq=False)

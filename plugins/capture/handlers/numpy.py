@@ -169,7 +169,7 @@ def _of_array(original: Any, copies: bool) -> Any:
         data = (args[0] if args else kwargs["data"]).realize()
         rest = {k: v for k, v in kwargs.items() if k != "data"}
         if isinstance(data, (KnownArray, ArrayOfTensor)) and len(args) <= 1:
-            return _converted(t, data.tensor(t, copies), rest, copies)
+            return _converted(t, data.tensor(t, True) if copies else from_numpy(t, data), rest, copies)
         if isinstance(data, (List, Tuple)) and len(args) <= 1:
             return tensor_of_sequence(t, original, data, rest)
         if isinstance(data, Constant) and isinstance(data.value, numpy.generic):

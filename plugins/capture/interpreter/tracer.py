@@ -641,5 +641,6 @@ class _SortedInstance:
 def _depends_on_data(value: Value) -> bool:
     """Whether only the graph, as it runs, knows if a value is true."""
     if isinstance(value, Symbolic):
-        return not isinstance(value, Changing) and isinstance(value.number, torch.SymBool) and not value.is_known()
+        changes = isinstance(value, Changing)  # a number that Python computes ahead of the graph
+        return not changes and isinstance(value.number, torch.SymBool) and not value.is_known()
     return isinstance(value, Tensor)

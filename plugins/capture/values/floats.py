@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from turret.frames.sources import ComputedSource, Source
-from turret.plugins.capture.errors import FloatNeeded
+from turret.plugins.capture.errors import FloatNeeded, Unsupported
 from turret.plugins.capture.python.polyfills import total
 from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Tracer, Value
 from turret.plugins.capture.values.symbols import Symbolic

@@ -94,6 +94,14 @@ def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return elementwise_strides([args[0], torch.empty(args[1].shape)], out.shape)
 
 
+def _added_to_product(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """``addr``: elementwise of the first argument and of both vectors, even where it is multiplied by nothing."""
+    first, column, row = args[:3]
+    if is_empty(out.shape) or not all(map(is_backed, (out, first, column, row))):
+        return out.stride()
+    return elementwise_strides([v.expand(out.shape) for v in (first, column.unsqueeze(1), row)], out.shape)
+
+
 def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     """As ``_suggested``; volumes without a batch dimension are taken for a batch of one."""
     if args[0].dim() == 5 or out.dim() != 4:
@@ -144,6 +152,7 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.isin.Tensor_Scalar: _row_major,
     aten.im2col.default: _row_major,
     aten.index.Tensor: _indexed,
+    aten.addr.default: _added_to_product,
     aten.ldexp.Tensor: _scaled,
     aten.normal.Tensor_Tensor: _row_major,
     aten.nll_loss2d_forward.default: _row_major,

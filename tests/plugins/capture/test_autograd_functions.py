@@ -477,3 +477,80 @@ def test_a_gradient_hook_that_changes_an_object_made_here_breaks_the_graph():
         return before, len(seen), number(), x.grad
 
     assert_same(found(Observed(program)), found(program))
+
+
+class Returned(torch.autograd.Function):
+    """Returns what it is given, after what it makes of it."""
+
+    @staticmethod
+    def forward(ctx, *given):
+        return given[0] if len(given) == 1 else given
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients
+
+
+class ReturnedLater(Returned):
+    @staticmethod
+    def forward(*given):
+        return given[0] if len(given) == 1 else given
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class Written(Returned):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x.mul_(2))
+        return x
+
+
+@pytest.mark.parametrize("kind", [Returned, ReturnedLater, Written], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("grad_mode", [True, False], ids=["grad", "no grad"])
+@pytest.mark.parametrize(
+    "made", [lambda: torch.ones(4), lambda: torch.arange(4), lambda: torch.ones(6)[1:5], lambda: torch.ones(4).exp()]
+)
+def test_an_argument_that_is_returned_as_it_came_is_a_tensor_of_its_own(kind, grad_mode, made):
+    def one(x):
+        inside = x * 1
+        y, z = kind.apply(x), kind.apply(inside)
+        facts = y is x, z is inside, y._is_view(), y.requires_grad
+        return x, y, z, facts
+
+    def two(x):
+        if kind is Written:
+            return ()
+        a, b, c, d = kind.apply(x, x, 3, [x][0].detach())
+        return a, b, c, d, a is b, a is x
+
+    def reshaped(x):
+        y = kind.apply(x)
+        y.unsqueeze_(0)
+        return x.shape, y.shape, y
+
+    with torch.set_grad_enabled(grad_mode):
+        for program in (one, two, reshaped):
+            found = []
+            for run in (program, turret.compile(program, options=OPTIONS)):
+                x = made()
+                result = run(x)
+                tensors = [r for r in result if isinstance(r, torch.Tensor)]
+                facts = [r for r in result if not isinstance(r, torch.Tensor)]
+                found.append((facts, [t is x for t in tensors], [t._base is x for t in tensors], x.shape, tensors))
+            assert found[0][:-1] == found[1][:-1], program.__name__
+            for plain, compiled in zip(found[0][-1], found[1][-1], strict=True):
+                torch.testing.assert_close(compiled, plain)
+
+
+def test_an_argument_with_a_gradient_is_detached_where_none_is_wanted():
+    def program(x):
+        with torch.no_grad():
+            y = Returned.apply(x)
+        return y, y is x, y.requires_grad, y._is_view()
+
+    x = torch.ones(3, requires_grad=True)
+    (plain, *facts), (found, *others) = program(x), turret.compile(program, options=OPTIONS)(x)
+    assert facts == others and found is not x and not found.requires_grad and torch.equal(plain, found)

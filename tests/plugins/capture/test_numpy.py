@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy
+import pytest
 import torch
 
 import turret
@@ -74,6 +75,18 @@ def test_from_a_tensor_and_back():
         z = torch.from_numpy(array)
         z.add_(1)
         return y, array.shape, array.ndim, array.dtype, z * 2
+
+    full(program, X)
+
+
+@pytest.mark.parametrize("function", [torch.from_numpy, torch.as_tensor, torch.asarray])
+def test_a_tensor_of_the_array_of_a_tensor_is_another_object_in_its_memory(function):
+    def program(x):
+        array = x.numpy()
+        one, two = function(array), function(array)
+        one.unsqueeze_(0)
+        two.mul_(2)
+        return x.shape, one.shape, one is x, two is x, one is two, x * 1
 
     full(program, X)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,3 +34,24 @@ def test_powers_of_two_that_overflow_alone_do_not_when_multiplied(
     torch.testing.assert_close(compiled(x, exponent), torch.ldexp(x, exponent), rtol=0, atol=0, equal_nan=True)
     fractions = exponent.clamp(-20, 20) / 4
     torch.testing.assert_close(compiled(x, fractions), torch.ldexp(x, fractions), equal_nan=True)
+
+
+LOSSES = (
+    F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, F.poisson_nll_loss, F.hinge_embedding_loss,
+    F.binary_cross_entropy_with_logits,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(0,), (3, 0)], ids=str)
+@pytest.mark.filterwarnings("ignore:reduction")
+def test_a_loss_of_no_elements_and_its_gradients_are_eagers(loss, reduction, shape):
+    outcomes = []
+    for run in (loss, turret.compile(loss, options={"cache": False, "on_error": "raise"})):
+        x, target = (torch.ones(shape, requires_grad=True) for _ in range(2))
+        result = run(x, target, reduction=reduction)
+        result.sum().backward()
+        outcomes.append((result.detach(), x.grad, target.grad))
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(other, one, equal_nan=True)

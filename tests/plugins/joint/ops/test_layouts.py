@@ -130,6 +130,23 @@ def test_results_are_laid_out_as_in_eager(rank, name):
     assert checked > 10
 
 
+def matrices():
+    """Matrices of 4 by 6 and what is expanded to them, laid out in many ways."""
+    yield from (x[0] for x in layouts((1, 4, 6)))
+    yield from (laid_out((4, 6), (0, 1)), laid_out((6, 4), (0, 1)).t(), torch.ones(6), torch.ones(4, 1), torch.ones(()))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("column", [torch.rand(4), torch.rand(8)[::2], torch.rand(1).expand(4)])
+def test_an_outer_product_added_to_a_matrix_is_laid_out_as_in_eager(beta, column):
+    row = torch.rand(12)[::2]
+    for x in matrices():
+        (actual,) = compiled(lambda *v: torch.addr(*v, beta=beta), capture="call")(x, column, row)
+        expected = torch.addr(x, column, row, beta=beta)
+        assert seen(expected) == seen(actual), (x.shape, x.stride())
+        torch.testing.assert_close(actual, expected)
+
+
 @pytest.mark.parametrize("pool", [lambda x: F.max_pool1d(x, 2), torch.nn.MaxPool1d(2), lambda x: x.detach() + 1])
 def test_pooling_without_gradients_gives_row_major_results(pool):
     x = laid_out((2, 9, 8), (0, 2, 1))
