@@ -134,9 +134,8 @@ def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
     changes = any(isinstance(v, Changing) for v in values)
     if not (changes or _is_of_floats(function, values)):
         return None
-    drawn = any(isinstance(v, Changing) and v.is_drawn for v in values)
-    operands = list(filter(None, (_operand(t, v) for v in values)))
-    if len(operands) < len(values) or (drawn and function in _CONDITIONS):
+    drawn, operands = _are_drawn(values), _operands(t, values)
+    if operands is None or (drawn and function in _CONDITIONS):
         return None
     arguments, numbers = zip(*operands, strict=True)
     source, found = ComputedSource(function, arguments), None
@@ -148,6 +147,10 @@ def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
         return _computed_number(t, source, found, numbers, drawn)
     # The program raises here, or the number is none of the graph's.
     return t.fold(function, [Constant(_now(v)) for v in values], {})
+
+
+def _are_drawn(values: Sequence[Value]) -> bool:
+    return any(isinstance(v, Changing) and v.is_drawn for v in values)
 
 
 def _is_of_floats(function: Any, values: Sequence[Value]) -> bool:
@@ -176,6 +179,12 @@ def _now(value: Value) -> Any:
     if isinstance(value, Changing):
         return value.assumed_now()
     return value.fixed() if isinstance(value, Symbolic) else value.constant()
+
+
+def _operands(t: Tracer, values: Sequence[Value]) -> list[tuple[Any, Any]] | None:
+    """The numbers, as ``_operand`` has each; None where the graph gives one."""
+    found = [_operand(t, v) for v in values]
+    return None if None in found else found  # type: ignore[return-value]
 
 
 def _operand(t: Tracer, value: Value) -> tuple[Any, Any] | None:
