@@ -128,11 +128,8 @@ def computed(t: Tracer, function: Any, args: Sequence[Value]) -> Value | None:
     numbers is known when the graph runs, and for integers that come of sizes, which the graph computes.
     """
     values = [a.realize() for a in args]
-    function = _FUNCTIONS.get(function)
-    if function is None or not any(isinstance(v, Symbolic) for v in values):
-        return None
-    changes = any(isinstance(v, Changing) for v in values)
-    if not (changes or _is_of_floats(function, values)):
+    function, changes = _FUNCTIONS.get(function), any(isinstance(v, Changing) for v in values)
+    if function is None or not (changes or _makes_floats(function, values)):
         return None
     drawn, operands = _are_drawn(values), _operands(t, values)
     if operands is None or (drawn and function in _CONDITIONS):
@@ -153,7 +150,10 @@ def _are_drawn(values: Sequence[Value]) -> bool:
     return any(isinstance(v, Changing) and v.is_drawn for v in values)
 
 
-def _is_of_floats(function: Any, values: Sequence[Value]) -> bool:
+def _makes_floats(function: Any, values: Sequence[Value]) -> bool:
+    """Whether a function makes floats of sizes."""
+    if not any(isinstance(v, Symbolic) for v in values):
+        return False
     return function in _OF_FLOATS or any(v.type() is float for v in values)
 
 
