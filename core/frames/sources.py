@@ -251,7 +251,7 @@ class ComputedSource(Source):
 
     def expression(self, *arguments: str, name: str = "") -> str:
         """Python that computes it from arguments; ``name``: what the function goes by there."""
-        form = _OPERATORS.get(self.function)
+        form = OPERATORS.get(self.function)
         if form is not None:
             return form.format(*arguments).join("()")
         return f"{name or self.function.__name__}({', '.join(arguments)})"
@@ -259,7 +259,7 @@ class ComputedSource(Source):
     def written(self, writer: SourceWriter) -> str:
         """The computation as Python."""
         known = (writer.load(a) if isinstance(a, Source) else _operand(writer.constant(a)) for a in self.arguments)
-        name = "" if self.function in _OPERATORS else writer.constant(self.function)
+        name = "" if self.function in OPERATORS else writer.constant(self.function)
         return self.expression(*known, name=name)
 
     def given(self, reader: SourceReader) -> list[Any]:
@@ -277,13 +277,13 @@ def _operand(text: str) -> str:
 
 _WIDEST = 200
 """Characters of what is computed, in a message."""
-_OPERATORS: dict[Any, str] = {
+OPERATORS: dict[Any, str] = {
     operator.add: "{} + {}", operator.sub: "{} - {}", operator.mul: "{} * {}", operator.truediv: "{} / {}",
     operator.floordiv: "{} // {}", operator.mod: "{} % {}", operator.pow: "{} ** {}", operator.neg: "-{}",
     operator.eq: "{} == {}", operator.ne: "{} != {}", operator.lt: "{} < {}", operator.le: "{} <= {}",
     operator.gt: "{} > {}", operator.pos: "+{}", operator.ge: "{} >= {}",
 }  # fmt: skip
-"""Functions that Python writes otherwise."""
+"""Functions of numbers that Python writes as operators."""
 
 
 class SourceWriter:

@@ -48,9 +48,11 @@ def schedule(context: CompileContext, program: LoopProgram, target: Target | Non
 
 def _schedule(context: CompileContext, program: LoopProgram, target: Target | None) -> Schedule:
     elide_casts = not context.config.emulate_precision_casts
-    needed = needed_in_memory(program, units_of(program))
-    program = choose_layouts(program, needed, elide_casts)
     units = units_of(program)
+    needed = needed_in_memory(program, units)
+    laid_out = choose_layouts(program, needed, elide_casts)
+    if laid_out is not program:
+        program, units = laid_out, units_of(laid_out)
     units = split_into_slices(inline(units, needed, elide_casts, program.hints), needed, elide_casts)
     units = fold_row_factors(units, needed)
     needed |= unread(units)

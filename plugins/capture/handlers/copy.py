@@ -56,7 +56,12 @@ def _restored(t: Tracer, value: Instance) -> Value:
     state = InstanceDict(value).as_dict(t) if state is None else state
     if not isinstance(state, Dict) or not all(isinstance(k, str) for k in state.items):
         raise Unsupported(f"copy.copy of {value.describe()}, whose state is no dict of attributes")
-    if state.items and look_up(t, value.kind, "__setstate__")[0] is not None:
+    return _in_state(t, made, state)
+
+
+def _in_state(t: Tracer, made: Instance, state: Dict) -> Instance:
+    """A new instance with a state."""
+    if state.items and look_up(t, made.kind, "__setstate__")[0] is not None:
         made.call_method(t, "__setstate__", [state], {})
     else:
         InstanceDict(made).m_update(t, state)
@@ -151,12 +156,7 @@ def _instance(t: Tracer, value: Instance, done: dict[int, Value]) -> Value:
         state = value.call_method(t, "__getstate__", [], {}).realize()
     if not isinstance(state, Dict) or state.kind is not dict or not all(isinstance(k, str) for k in state.items):
         raise Unsupported(f"copy.deepcopy of {value.describe()}, whose state is no dict of attributes")
-    copied = Dict(_deep_items(t, state.items, done))
-    if copied.items and look_up(t, value.kind, "__setstate__")[0] is not None:
-        made.call_method(t, "__setstate__", [copied], {})
-    else:
-        InstanceDict(made).m_update(t, copied)
-    return made
+    return _in_state(t, made, Dict(_deep_items(t, state.items, done)))
 
 
 def _tensor(t: Tracer, value: Tensor) -> Value:

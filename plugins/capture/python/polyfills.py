@@ -127,18 +127,26 @@ def heappush(heap: list, item: Any) -> None:
 
 
 def heappop(heap: list) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    last = heap.pop()
-    return heapreplace(heap, last) if heap else last
+    return _popped(heap, heapreplace)
 
 
 def heapreplace(heap: list, item: Any) -> Any:
+    return _replaced(heap, item, heapq._siftup)  # type: ignore[attr-defined]
+
+
+def _popped(heap: list, replace: Callable) -> Any:
     if not heap:
         raise IndexError("index out of range")
-    least, heap[0] = heap[0], item
-    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
-    return least
+    last = heap.pop()
+    return replace(heap, last) if heap else last
+
+
+def _replaced(heap: list, item: Any, sift_up: Callable) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    first, heap[0] = heap[0], item
+    sift_up(heap, 0)
+    return first
 
 
 def heappushpop(heap: list, item: Any) -> Any:
@@ -151,18 +159,11 @@ def heapify_max(heap: list) -> None:
 
 
 def heappop_max(heap: list) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    last = heap.pop()
-    return heapreplace_max(heap, last) if heap else last
+    return _popped(heap, heapreplace_max)
 
 
 def heapreplace_max(heap: list, item: Any) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    most, heap[0] = heap[0], item
-    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
-    return most
+    return _replaced(heap, item, heapq._siftup_max)  # type: ignore[attr-defined]
 
 
 def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 from torch import fx
 
-from turret.frames.sources import Source
+from turret.frames.sources import OPERATORS, Source
 from turret.plugins.capture.errors import FloatNeeded, Unsupported
 from turret.plugins.capture.values.base import Tracer
 
@@ -40,16 +39,7 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
     if changing is not None:
         used.setdefault(changing.source, changing.value)
         return f"{{{list(used).index(changing.source)}}}"
-    form = _FORMS.get(node.target) if node.op == "call_function" and not node.kwargs else None
+    form = OPERATORS.get(node.target) if node.op == "call_function" and not node.kwargs else None
     if form is None:
         raise Unsupported("a branch on an unbacked symbol: its value depends on data")
     return form.format(*(_text(t, a, used) for a in node.args)).join("()")
-
-
-_FORMS: dict[Any, str] = {
-    operator.add: "{} + {}", operator.sub: "{} - {}", operator.mul: "{} * {}", operator.truediv: "{} / {}",
-    operator.floordiv: "{} // {}", operator.mod: "{} % {}", operator.pow: "{} ** {}", operator.neg: "-{}",
-    operator.pos: "+{}", operator.eq: "{} == {}", operator.ne: "{} != {}", operator.lt: "{} < {}",
-    operator.le: "{} <= {}", operator.gt: "{} > {}", operator.ge: "{} >= {}",
-}  # fmt: skip
-"""Operations on floats as Python writes them."""

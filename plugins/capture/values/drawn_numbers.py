@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from turret.plugins.capture.values.base import COMPARISONS, MIRRORED
+
 if TYPE_CHECKING:
     from turret.plugins.capture.facts.versions import Versions
 
@@ -16,9 +18,7 @@ _UNIFORM = (torch.rand, torch.rand_like)
 """What draws from 0, which may come out, up to 1, which may not."""
 _ALWAYS: dict[Any, bool] = {operator.lt: True, operator.le: True, operator.gt: False, operator.ge: False}
 """Comparisons, and what they say of each number that is drawn with one of at least 1."""
-_MIRRORED: dict[Any, Any] = {
-    operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le,
-}  # fmt: skip
+_MIRRORED: dict[Any, Any] = {COMPARISONS[symbol]: COMPARISONS[mirrored] for symbol, mirrored in MIRRORED.items()}
 
 
 def comes_out(node: fx.Node, versions: Versions) -> bool | None:
