@@ -7,22 +7,16 @@ computed once in its life, which is several times as fast.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.graph.fakes.corrections import corrected
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode, corrected
+from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout, tensors_in
 from turret.graph.fakes.patterns import PatternMemo
-from turret.hooks.devices import uses_host_kernels
-from turret.plugins.joint.ops.layouts import has_layout_rule, in_eagers_layout, laid_out
-from turret.plugins.joint.ops.strides import elementwise_strides
-from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
-from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
+from turret.torch_compat.dispatch import DisableTorchDispatch, enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor
-from turret.torch_compat.operators.checks import require
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -30,17 +24,12 @@ _PLAIN = frozenset(
 )
 
 
-aten = torch.ops.aten
-
-_ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
-
-
 class _Unkeyed(Exception):
     """A call has an argument that no key can be made of (a symbolic size, a constant, a generator)."""
 
 
 class FakeRunner:
-    """Runs ops on fake tensors of one mode.
+    """Runs ops on fake tensors of one mode; what they give is corrected where the mode does not do that itself.
 
     ``layout_of(tensor)`` gives a tensor's part of a key, or None where it has symbolic sizes or a known value.
     """
@@ -49,7 +38,8 @@ class FakeRunner:
         self._mode, self._layout_of = fake_mode, layout_of
         self._known: dict[tuple, Any] = {}
         self._keyed: dict[Any, bool] = {}
-        self._patterns = PatternMemo(fake_mode)
+        self._corrects = isinstance(fake_mode, CorrectedFakeTensorMode)
+        self._patterns = fake_mode.patterns if self._corrects else PatternMemo(fake_mode)
 
     def __call__(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What ``func`` returns: new tensors for every call, as from the op itself."""
@@ -74,22 +64,10 @@ class FakeRunner:
         return out
 
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What an op returns, in eager's layout; run on fake tensors."""
-        if func is aten.repeat.default and any(map(free_unbacked_symbols, (*args[0].shape, *args[1]))):
-            return _repeated(*args)
-        out = _without_history(corrected(func, lambda given, named: func(*given, **named), args, kwargs), args)
-        if has_layout_rule(func):
-            return in_eagers_layout(func, args, out)
-        if type(out) is not FakeTensor:
-            return out
-        correct = _CORRECTED.get(func)
-        found = None if correct is None else correct(out, args, kwargs)
-        if found is not None:
-            return found
-        if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
-            return out
-        strides = _elementwise_strides(out, tensors_in(args), _has_number_operand(func, args), func)
-        return out if strides is None else laid_out(out, strides)
+        if self._corrects:
+            return _without_history(func(*args, **kwargs), args)
+        out = corrected(func, lambda given, named: func(*given, **named), args, kwargs)
+        return _without_history(in_eagers_layout(func, args, kwargs, out) if asks_for_layout(func) else out, args)
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""
@@ -127,65 +105,6 @@ class FakeRunner:
         finally:
             del guard
         return FakeTensor(self._mode, meta, recipe.device)
-
-
-def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
-    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0.
-
-    A negative count is an error: eager raises it, too, unless there is nothing to repeat.
-    """
-    for times in repeats:
-        require(times >= 0)
-    shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
-    made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
-    return torch.empty(made, dtype=value.dtype, device=value.device)
-
-
-def _elementwise_strides(
-    out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any
-) -> tuple[Any, ...] | None:
-    """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
-    plain = all(type(t) is FakeTensor and _is_strided(t) and is_backed(t) for t in (out, *operands))
-    if not plain or len(operands) + number < 2 or out.dim() < 2 or func._schema.is_mutable or _is_several_ops(func):
-        return None
-    if is_empty(out.shape) or not is_broadcast([t.shape for t in operands], out.shape):
-        return None
-    if func is aten.where.self:
-        operands = [operands[0], *_cast_to_one_type(operands[1:])]
-    elif uses_host_kernels(out.fake_device):
-        operands = _cast_to_one_type(operands)
-    return elementwise_strides([*operands, torch.empty(())] if number else operands, out.shape)
-
-
-def _cast_to_one_type(operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Operands as the CPU casts them beforehand; those with gaps or overlaps come out of that in another layout."""
-    common = functools.reduce(torch.promote_types, [t.dtype for t in operands])
-    as_they_are = [t.dtype == common or is_dense(t.shape, t.stride()) for t in operands]
-    return [t if kept else torch.empty_like(t) for t, kept in zip(operands, as_they_are, strict=True)]
-
-
-def _has_number_operand(func: Any, args: tuple) -> bool:
-    """Whether an elementwise op makes an operand without dimensions of a number."""
-    declared = str(func._schema.arguments[1].type) if len(args) > 1 else ""
-    is_number = isinstance(args[1], int | float | complex) if len(args) > 1 else False
-    return is_number and (declared == "Tensor" or func._overloadname == "Scalar")
-
-
-def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
-    """A rolled tensor as the CPU makes it: one dimension after the other, each from two pieces."""
-    if not dims:
-        return _rolled_on_cpu(value.reshape(-1), shifts, (0,)).view(value.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
-        if value.shape[dim] == 0:
-            continue
-        start = -shift % value.shape[dim]
-        pieces = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
-        value = torch.cat(pieces, dim)
-    return value
-
-
-def _is_several_ops(func: Any) -> bool:
-    return has_kernel_for(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 
 def _without_history(out: Any, args: tuple) -> Any:
@@ -265,30 +184,8 @@ class _RecipeWriter:
         return TensorRecipe(value, views_first)
 
 
-def _flipped(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
-    dense = _is_backed(args[0]) and is_dense(out.shape, args[0].stride())
-    return laid_out(out, args[0].stride()) if dense else None
-
-
-def _rolled(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
-    if uses_host_kernels(out.fake_device) and _is_backed(out):
-        return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
-    return None
-
-
-_CORRECTED: dict[Any, Callable[[FakeTensor, tuple, dict[str, Any]], Any]] = {
-    aten.flip.default: _flipped,
-    aten.roll.default: _rolled,
-}
-"""What gives an op's result eager's layout, of the fake one and the arguments; None where it has that already."""
-
-
 def _is_plain(value: FakeTensor) -> bool:
     return value.constant is None and _is_static(value)
-
-
-def _is_backed(value: FakeTensor) -> bool:
-    return value.constant is None and _is_strided(value) and is_backed(value)
 
 
 def _is_static(value: torch.Tensor) -> bool:
@@ -298,15 +195,6 @@ def _is_static(value: torch.Tensor) -> bool:
 
 def _is_strided(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and not value.is_conj() and not value.is_neg()
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors among arguments of an operation, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [t for v in value for t in tensors_in(v)]
-    return []
 
 
 def layout_key(value: Any) -> tuple | None:

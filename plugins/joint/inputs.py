@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
+from turret.graph.sizes import span
 from turret.graph.tensor_versions import version_of
 from turret.hooks.signature import Layout, SyntheticBase
 from turret.ir.index import size_of_inputs
 from turret.plan import size_text
-from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.fakes import FakeTensor

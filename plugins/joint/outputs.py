@@ -17,6 +17,15 @@ from turret.errors import UnsupportedError
 from turret.graph.externs import op_name
 from turret.graph.gradient_hooks import has_hook
 from turret.graph.op_traits import is_view_op, storage_root, view_base
+from turret.graph.sizes import (
+    contiguous_strides,
+    guarded_apart,
+    is_apart,
+    is_dense,
+    same_layout,
+    same_sizes,
+    span,
+)
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST
 from turret.hooks.signature import (
@@ -35,15 +44,6 @@ from turret.hooks.size_source import SizeSource
 from turret.ir.index import size_of_inputs
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
-from turret.plugins.joint.sizes import (
-    contiguous_strides,
-    guarded_apart,
-    is_apart,
-    is_dense,
-    same_layout,
-    same_sizes,
-    span,
-)
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import SHARING, JointTracer
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of, preserve_version_counter

@@ -22,6 +22,7 @@ from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.graph.sizes import contiguous_strides, is_dense
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
@@ -34,7 +35,6 @@ from turret.plugins.joint.ops.rules import rule_of
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
-from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import JointTracer
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 from turret.torch_compat.distributed import forget_shardings

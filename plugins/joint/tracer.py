@@ -17,11 +17,12 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError, VerificationError
+from turret.graph.fakes.layouts import has_layout_rule, tensors_in
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
+from turret.graph.sizes import is_dense, same_layout, same_sizes
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.registration.blame import blaming, owner
-from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
-from turret.plugins.joint.ops.layouts import has_layout_rule
+from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key
 from turret.plugins.joint.ops.mutation import (
     TensorArgument,
     call_in_sequence,
@@ -33,7 +34,6 @@ from turret.plugins.joint.ops.mutation import (
 from turret.plugins.joint.ops.numbers import DataNumbers
 from turret.plugins.joint.ops.wrapped_numbers import NUMBERS, value_of_numbers
 from turret.plugins.joint.recorder import Recorder
-from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
 from turret.torch_compat.dispatch import (

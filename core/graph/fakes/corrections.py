@@ -8,17 +8,20 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
 
+from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.patterns import PatternMemo
+from turret.graph.sizes import same_size
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
+from turret.torch_compat.operators.checks import require
 from turret.torch_compat.operators.ops import HigherOrderOperator, fake_functions_of_operators
 
 aten = torch.ops.aten
@@ -39,7 +42,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._patterns = PatternMemo(self)
+        self.patterns = PatternMemo(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -51,7 +54,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         named = kwargs or {}
         ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
-        return self._patterns.run(func, args, named, ask) if self.cache_enabled else ask()
+        return self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
@@ -60,10 +63,14 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         if not types and isinstance(func, HigherOrderOperator) and func not in fake_functions_of_operators():
             handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
             return NotImplemented if handler is None else handler(self, *args, **kwargs)
-        if func not in _CORRECTIONS or any(map(is_wrapper, types)):
-            return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
-        return corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
+        if any(map(is_wrapper, types)):
+            return run(func, types, args, kwargs)
+        out = corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
+        if not asks_for_layout(func):
+            return out
+        with self:
+            return in_eagers_layout(func, args, kwargs, out)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A new ragged size of nested tensors, which only equals itself.  Torch's own imports ``torch._dynamo``.
@@ -181,15 +188,15 @@ def _like(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
     kept = (
         kwargs.get("memory_format") in (None, torch.preserve_format) and made.layout is source.layout is torch.strided
     )
-    if not kept or made.stride() == source.stride() or not _differs_in_ones(made, source):
+    if not kept or not _differs_in_ones(made, source):
         return made
-    return torch.empty_strided(made.shape, source.stride(), dtype=made.dtype, device=made.device)
+    return made.new_empty_strided(made.shape, source.stride())
 
 
 def _differs_in_ones(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the strides of two tensors of one shape, known numbers, are the same but where the size is 1."""
-    rows = list(zip(one.shape, one.stride(), other.stride(), strict=True))
-    return all(type(n) is int for row in rows for n in row) and all(a == b for size, a, b in rows if size != 1)
+    """Whether the strides of two tensors of one shape are written the same but where the size is 1."""
+    sizes = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(same_size(a, b) or (type(size) is int and size == 1) for size, a, b in sizes)
 
 
 def _power(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
@@ -257,6 +264,53 @@ def _expand(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tenso
     return made.as_strided(shape, strides, made.storage_offset())
 
 
+def _repeat(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0.
+
+    A negative count is an error: eager raises it, too, unless there is nothing to repeat.
+    """
+    value, repeats = args
+    if not any(map(free_unbacked_symbols, (*value.shape, *repeats))):
+        return cast(torch.Tensor, run(args, kwargs))
+    for times in repeats:
+        require(times >= 0)
+    shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
+    made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
+    return torch.empty(made, dtype=value.dtype, device=value.device)
+
+
+def _view(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``view``: a dimension of size 1 steps over what follows it, the last of all as the viewed tensor's last does.
+
+    No version of torch has eager's strides there, nor those of tensors without elements.
+    """
+    made: torch.Tensor = run(args, kwargs)
+    source, shape = args[0], made.shape
+    ones = [dim for dim, size in enumerate(shape) if type(size) is int and size == 1]
+    empty = any(type(size) is int and size == 0 for size in shape)
+    if not (ones or empty) or type(made) is not FakeTensor or made.layout is not torch.strided:
+        return made
+    if empty:
+        return made if len(shape) < 2 else made.as_strided(shape, _viewed_empty(source, shape), made.storage_offset())
+    strides = list(made.stride())
+    for dim in reversed(ones):
+        if dim + 1 < len(shape):
+            strides[dim] = shape[dim + 1] * strides[dim + 1]
+        else:
+            strides[dim] = source.stride(-1) if source.dim() else 1
+    return made.as_strided(shape, strides, made.storage_offset())
+
+
+def _viewed_empty(source: torch.Tensor, shape: Sequence[Any]) -> Sequence[Any]:
+    """Strides of a view of a tensor without elements: as they were, or row-major with no size below 1."""
+    if len(shape) == source.dim() and all(guard_or_false(a == b) for a, b in zip(shape, source.shape, strict=True)):
+        return source.stride()
+    strides: list[Any] = [1]
+    for size in reversed(shape[1:]):
+        strides.append(torch.sym_max(size, 1) * strides[-1])
+    return strides[::-1]
+
+
 _OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
 
 _LIKE = (
@@ -275,6 +329,9 @@ _MEAN, _SUM = 1, 2
 
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
     aten.expand.default: _expand,
+    aten.repeat.default: _repeat,
+    aten.view.default: _view,
+    aten._unsafe_view.default: _view,
     aten.linalg_vector_norm.default: _vector_norm,
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,

@@ -281,10 +281,13 @@ def _is_elementwise(func: Any) -> bool:
 def _resolved(args: Sequence[Any]) -> tuple[Any, ...]:
     """A row-major tensor and a shape of as many elements, with the extent that it leaves open (-1).
 
-    Raises ``NoPattern`` for any other: no pattern tells whether the elements are as many.
+    Raises ``NoPattern`` for any other: no pattern tells whether the elements are as many.  Row-major it is by its
+    strides along dimensions of size 1, too, since views keep those.
     """
     source, shape = args
-    if not all(type(n) is int for n in (*source.shape, *source.stride(), *shape)) or not source.is_contiguous():
+    if not all(type(n) is int for n in (*source.shape, *source.stride(), *shape)):
+        raise NoPattern
+    if source.stride() != _packed(source.shape, range(source.dim())):
         raise NoPattern
     count, known = source.numel(), math.prod(n for n in shape if n != -1)
     if -1 in shape and known:

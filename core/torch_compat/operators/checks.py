@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-require = torch._check
+require: Any = torch._check
 """``RuntimeError`` with a message, which a function gives, where a condition does not hold."""
-require_index = torch._check_index
+require_index: Any = torch._check_index
 """``IndexError`` there."""
-require_implemented = torch._check_not_implemented
+require_implemented: Any = torch._check_not_implemented
 """``NotImplementedError`` there."""

@@ -17,8 +17,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 
 from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
+from turret.graph.sizes import guarded_apart, is_dense, is_empty
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.plugins.joint.sizes import guarded_apart, is_dense, is_empty
 from turret.torch_compat.operators.checks import require, require_implemented, require_index
 
 aten = torch.ops.aten

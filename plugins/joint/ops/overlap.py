@@ -11,7 +11,7 @@ import sympy
 import torch
 
 from turret.graph.op_traits import size_hint
-from turret.plugins.joint.sizes import is_dense, same_places, same_sizes
+from turret.graph.sizes import is_dense, same_places, same_sizes
 
 _STEPS = 10_000
 """Steps after which the search for a common place gives up and takes it that there is one."""

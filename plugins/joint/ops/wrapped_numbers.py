@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from turret.plugins.joint.fakes import tensors_in
+from turret.graph.fakes.layouts import tensors_in
 from turret.torch_compat.dispatch import no_dispatch
 
 NUMBERS = frozenset((bool, int, float, complex))

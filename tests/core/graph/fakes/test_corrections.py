@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import turret
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.graph.op_traits import size_hint
+
+aten = torch.ops.aten
 
 X = torch.tensor([[2.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
 
@@ -186,3 +193,41 @@ def test_expanded_strides_are_eagers() -> None:
         wanted = new + [s if s != 1 else generator.choice([1, 4]) for s in shape]
         found = mode.from_tensor(x, static_shapes=True).expand(wanted)
         assert found.stride() == x.expand(wanted).stride(), (x.shape, x.stride(), wanted)
+
+
+@st.composite
+def viewed(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
+    """A tensor of which dimensions of size 1 have strides of their own, and a shape that it may be viewed in."""
+    shape = draw(st.lists(st.sampled_from([1, 1, 2, 3, 4, 0]), max_size=4), "shape")
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(draw(st.sampled_from([0, 1, 5, 24])) if size == 1 else step)
+        step *= max(size, 1)
+    source = torch.empty(400).as_strided(shape, strides[::-1])
+    factors = [n for size in shape for n in ([2, 2] if size == 4 else [size]) if size != 1]
+    cuts = draw(st.lists(st.integers(0, len(factors)), max_size=4), "cuts")
+    bounds = [0, *sorted(cuts), len(factors)]
+    return source, [math.prod(factors[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(viewed(), st.booleans())
+def test_views_have_eagers_strides_along_dimensions_of_size_1_too(drawn: tuple, dynamic: bool) -> None:
+    real, shape = drawn
+    kind = DimDynamic.DYNAMIC if dynamic else DimDynamic.STATIC
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    fake = mode.from_tensor(real, symbolic_context=StatelessSymbolicContext([kind] * real.dim()))
+    for view in (aten.view.default, aten._unsafe_view.default):
+        with mode:
+            made = view(fake, shape)
+        assert [size_hint(stride) for stride in made.stride()] == list(view(real, shape).stride())
+        assert not real.numel() or made.untyped_storage()._cdata == fake.untyped_storage()._cdata
+
+
+def test_compiled_code_reads_eagers_strides_of_a_view() -> None:
+    x = torch.arange(8).as_strided((1, 1, 8), (1, 1, 1))
+
+    def function(x: Tensor) -> Tensor:
+        return x + x.unflatten(-1, (2, -1)).stride(0)
+
+    assert torch.equal(turret.compile(function, fullgraph=True)(x), function(x))

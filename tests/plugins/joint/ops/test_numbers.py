@@ -17,11 +17,11 @@ from tests.plugins.joint_graphs import make_context
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import SYMBOL_BINDINGS, defines_unbacked_symbols
 from turret.graph.ops.host_scalars import bound_of_slice, position_of_element
+from turret.graph.sizes import is_dense
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.joint import turret_joint
-from turret.plugins.joint.sizes import is_dense
 
 aten = torch.ops.aten
 X = torch.tensor([[1.0, -2, 3], [0.5, 4, -1], [-3, 2, 2], [0, 1, -1]])

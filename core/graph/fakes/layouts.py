@@ -6,14 +6,17 @@ common, in ``strides.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from turret.graph.fakes.strides import elementwise_strides
+from turret.graph.sizes import contiguous_strides, is_backed, is_broadcast, is_dense, is_empty, same_sizes
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.joint.ops.strides import elementwise_strides
-from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_dense, is_empty, same_sizes
+from turret.torch_compat.dispatch import DispatchKey, has_kernel_for
+from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.operators.layouts import suggest_memory_format
 
 aten = torch.ops.aten
@@ -26,16 +29,23 @@ def has_layout_rule(func: Any) -> bool:
     return func in _ANYWHERE or func in _ON_CPU
 
 
-def in_eagers_layout(func: Any, args: tuple, out: Any) -> Any:
+@functools.cache
+def asks_for_layout(func: Any) -> bool:
+    """Whether results of an op may be laid out otherwise than fake implementations say."""
+    return has_layout_rule(func) or func in _MADE_ANEW or _is_elementwise(func)
+
+
+def in_eagers_layout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
     """The fake results of a call, made anew where eager lays them out in another way."""
-    rule = _ANYWHERE.get(func)
-    if rule is None:
-        rule = _ON_CPU.get(func)
-        if rule is None or not uses_host_kernels(args[0].device):
-            return out
-    if isinstance(out, torch.Tensor):
-        return laid_out(out, rule(out, args))
-    return type(out)(laid_out(v, rule(v, args)) if isinstance(v, torch.Tensor) else v for v in out)
+    if has_layout_rule(func):
+        return _by_rule(func, args, out)
+    if type(out) is not FakeTensor:
+        return out
+    make = _MADE_ANEW.get(func)
+    if make is not None:
+        return make(out, args, kwargs)
+    strides = _of_operands(out, tensors_in(args), _has_number_operand(func, args), func)
+    return out if strides is None else laid_out(out, strides)
 
 
 def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
@@ -43,6 +53,71 @@ def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     if same_sizes(value.stride(), strides):
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors among arguments of an operation, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [t for v in value for t in tensors_in(v)]
+    return []
+
+
+def _by_rule(func: Any, args: Sequence[Any], out: Any) -> Any:
+    rule = _ANYWHERE.get(func)
+    if rule is None:
+        rule = _ON_CPU[func]
+        if not uses_host_kernels(args[0].device):
+            return out
+    if isinstance(out, torch.Tensor):
+        return laid_out(out, rule(out, args))
+    parts = [laid_out(v, rule(v, args)) if isinstance(v, torch.Tensor) else v for v in out]
+    return getattr(type(out), "_make", type(out))(parts)
+
+
+def _is_elementwise(func: Any) -> bool:
+    if func.namespace == "prims" or func in _TRUSTED:
+        return False
+    return torch.Tag.pointwise in func.tags or func in _ELEMENTWISE_WITHOUT_TAG
+
+
+_ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default, aten.complex.default, aten.polar.default))
+
+_TRUSTED = frozenset((aten.clone.default, aten._to_copy.default, aten.mvlgamma.default))
+"""They are elementwise by their tags, and take a memory format or consist of several ops."""
+
+
+def _of_operands(out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any) -> tuple[Any, ...] | None:
+    """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
+    plain = all(type(t) is FakeTensor and _is_strided(t) and is_backed(t) for t in (out, *operands))
+    if not plain or not operands or out.dim() < 2 or func._schema.is_mutable or _is_several_ops(func):
+        return None
+    if is_empty(out.shape) or not is_broadcast([t.shape for t in operands], out.shape):
+        return None
+    if func is aten.where.self:
+        operands = [operands[0], *_cast_to_one_type(operands[1:])]
+    elif uses_host_kernels(out.fake_device):
+        operands = _cast_to_one_type(operands)
+    return elementwise_strides([*operands, torch.empty(())] if number else operands, out.shape)
+
+
+def _cast_to_one_type(operands: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Operands as the CPU casts them beforehand; those with gaps or overlaps come out of that in another layout."""
+    common = functools.reduce(torch.promote_types, [t.dtype for t in operands])
+    as_they_are = [t.dtype == common or is_dense(t.shape, t.stride()) for t in operands]
+    return [t if kept else torch.empty_like(t) for t, kept in zip(operands, as_they_are, strict=True)]
+
+
+def _has_number_operand(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an elementwise op makes an operand without dimensions of a number."""
+    declared = str(func._schema.arguments[1].type) if len(args) > 1 else ""
+    is_number = isinstance(args[1], int | float | complex) if len(args) > 1 else False
+    return is_number and (declared == "Tensor" or func._overloadname == "Scalar")
+
+
+def _is_several_ops(func: Any) -> bool:
+    return has_kernel_for(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 
 def dense_format(value: torch.Tensor) -> torch.memory_format:
@@ -54,24 +129,24 @@ def dense_format(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
-def _row_major(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _row_major(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     return contiguous_strides(out.shape)
 
 
-def _row_major_of_complex(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _row_major_of_complex(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """Of complex numbers, eager copies the real parts of a result into a new one."""
     return contiguous_strides(out.shape) if args[0].is_complex() else out.stride()
 
 
-def _normalized(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _normalized(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     return _strides_in(dense_format(args[0]), out.shape)
 
 
-def _suggested(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _suggested(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     return _strides_in(suggest_memory_format(args[0]), out.shape)
 
 
-def _like_first(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _like_first(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """As ``empty_like`` of the first argument, if the result has its shape."""
     first = args[0]
     if not same_sizes(out.shape, first.shape):
@@ -80,21 +155,21 @@ def _like_first(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return first.stride() if dense else torch.empty_like(first).stride()
 
 
-def _with_itself(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _with_itself(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """As an elementwise op of two operands, both of them the first argument."""
     if is_empty(out.shape) or not all(map(is_backed, (out, args[0]))):
         return out.stride()
     return elementwise_strides([args[0], args[0]], out.shape)
 
 
-def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _scaled(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """``ldexp``: the first argument times a row-major power of two of the second."""
     if is_empty(out.shape) or not all(map(is_backed, (out, *args))):
         return out.stride()
     return elementwise_strides([args[0], torch.empty(args[1].shape)], out.shape)
 
 
-def _added_to_product(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _added_to_product(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """``addr``: elementwise of the first argument and of both vectors, even where it is multiplied by nothing."""
     first, column, row = args[:3]
     if is_empty(out.shape) or not all(map(is_backed, (out, first, column, row))):
@@ -102,7 +177,7 @@ def _added_to_product(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return elementwise_strides([v.expand(out.shape) for v in (first, column.unsqueeze(1), row)], out.shape)
 
 
-def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _pooled_3d(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """As ``_suggested``; volumes without a batch dimension are taken for a batch of one."""
     if args[0].dim() == 5 or out.dim() != 4:
         return _suggested(out, args)
@@ -112,7 +187,7 @@ def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return _strides_in(dense_format(batch), (1, *out.shape))[1:]
 
 
-def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+def _indexed(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     """``source[indices]``: an elementwise op of the source, repeated along what is indexed, and of the indices."""
     source, indices = args[0], [*args[1], *[None] * (args[0].dim() - len(args[1]))]
     given = [i for i in indices if i is not None]
@@ -141,7 +216,7 @@ def _strides_in(memory_format: torch.memory_format, shape: Sequence[Any]) -> Seq
     return (outer[0], last, *outer[1:])
 
 
-_Rule = Callable[[torch.Tensor, tuple], Sequence[Any]]
+_Rule = Callable[[torch.Tensor, Sequence[Any]], Sequence[Any]]
 
 _ANYWHERE: dict[Any, _Rule] = {
     aten.masked_fill.Scalar: _row_major,
@@ -164,6 +239,10 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.tril.default: _row_major,
     aten.triu.default: _row_major,
     aten._log_softmax.default: _row_major,
+    aten.index_add.default: _row_major,
+    aten.native_layer_norm.default: _row_major,
+    aten.sort.default: _like_first,
+    aten.sort.stable: _like_first,
     aten.index_fill.int_Scalar: _like_first,
     aten.index_fill.int_Tensor: _like_first,
 }
@@ -185,3 +264,42 @@ _ON_CPU: dict[Any, _Rule] = {
     aten.reflection_pad3d.default: _suggested,
     aten.replication_pad3d.default: _suggested,
 }
+
+
+def _flipped(out: FakeTensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    dense = _is_backed(args[0]) and is_dense(out.shape, args[0].stride())
+    return laid_out(out, args[0].stride()) if dense else out
+
+
+def _rolled(out: FakeTensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    if uses_host_kernels(out.fake_device) and _is_backed(out):
+        return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
+    return out
+
+
+def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """A rolled tensor as the CPU makes it: one dimension after the other, each from two pieces."""
+    if not dims:
+        return _rolled_on_cpu(value.reshape(-1), shifts, (0,)).view(value.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        if value.shape[dim] == 0:
+            continue
+        start = -shift % value.shape[dim]
+        pieces = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
+        value = torch.cat(pieces, dim)
+    return value
+
+
+def _is_backed(value: FakeTensor) -> bool:
+    return value.constant is None and _is_strided(value) and is_backed(value)
+
+
+def _is_strided(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_conj() and not value.is_neg()
+
+
+_MADE_ANEW: dict[Any, Callable[[FakeTensor, Sequence[Any], Mapping[str, Any]], torch.Tensor]] = {
+    aten.flip.default: _flipped,
+    aten.roll.default: _rolled,
+}
+"""What gives an op's result eager's layout, of the fake one and the arguments."""

@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import turret
 from tests.plugins.joint_harness import assert_same
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.graph.fakes.strides import elementwise_strides
 from turret.graph.op_traits import size_hint
 from turret.plugins.joint.fakes import FakeRunner, layout_key
-from turret.plugins.joint.ops.strides import elementwise_strides
 
 
 def laid_out(shape, order):
@@ -101,7 +101,7 @@ def test_elementwise_results_of_symbolic_sizes_have_eagers_strides(data):
 
 def agrees_where_sizes_are_symbols(op, *args):
     """The strides of a fake result, whose sizes are symbols, are those of eager's."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
 
     def fake(value):
         if not isinstance(value, torch.Tensor):

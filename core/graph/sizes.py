@@ -20,7 +20,7 @@ def same_size(one: Any, other: Any) -> bool:
     if type(one) is int or type(other) is int:
         return False
     first, second = one.node.expr, other.node.expr
-    return first == second or sympy.expand(_stepless(first)) == sympy.expand(_stepless(second))
+    return bool(first == second or sympy.expand(_stepless(first)) == sympy.expand(_stepless(second)))
 
 
 def _stepless(expression: sympy.Expr) -> sympy.Expr:
@@ -82,7 +82,7 @@ def is_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
         if not all(isinstance(v, int) for v in (stride, extent, reach)):
             return is_dense(shape, strides)
         if stride <= reach:
-            return extent == 0
+            return bool(extent == 0)
         reach = reach + stride * (extent - 1)
     return True
 
@@ -119,7 +119,7 @@ def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     return True
 
 
-def contiguous_strides(shape: Sequence[Any]) -> tuple:
+def contiguous_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
     """Row-major strides of a shape."""
     strides: list[Any] = []
     step: Any = 1
