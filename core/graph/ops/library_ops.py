@@ -35,11 +35,18 @@ def _convolution_out(
         return out.copy_(torch.convolution(*arguments))
     cudnn = torch.backends.cudnn
     deterministic = cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    spatial = input.dim() - 2
     torch.ops.aten.cudnn_convolution.out(
-        input.contiguous(memory_format=layout), weight.contiguous(memory_format=layout), padding, stride, dilation,
+        input.contiguous(memory_format=layout), weight.contiguous(memory_format=layout),
+        *(each_dimension(given, spatial) for given in (padding, stride, dilation)),
         groups, cudnn.benchmark, deterministic, cudnn.allow_tf32, out=out,
     )  # fmt: skip
-    return out if bias is None else out.add_(bias.view(-1, *[1] * (input.dim() - 2)))
+    return out if bias is None else out.add_(bias.view(-1, *[1] * spatial))
+
+
+def each_dimension(given: Sequence[int], spatial: int) -> Sequence[int]:
+    """What ``convolution`` is given for each spatial dimension, where it takes one number for all of them, too."""
+    return [*given] * spatial if len(given) == 1 else given
 
 
 def layout_of(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
