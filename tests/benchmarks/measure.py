@@ -71,6 +71,19 @@ def relative_error(got: Iterable[Tensor | None], expected: Iterable[Tensor | Non
     return math.inf if math.isnan(error) else error
 
 
+def worst_error(got: Iterable[Tensor | None], expected: Iterable[Tensor | None]) -> float:
+    """The largest ``relative_error`` of a single tensor: one that is small and wrong does not show in all of them.
+
+    Tensors whose elements are a thousandth of the largest tensor's or less, by their root mean squares, are left out:
+    they are what rounding left of sums that are 0.
+    """
+    pairs = [(a, b) for a, b in zip(list(got), list(expected), strict=True) if b is not None and b.numel()]
+    sizes = [float(b.detach().double().square().mean().sqrt()) for _, b in pairs]
+    least = 1e-3 * max(sizes, default=0.0)
+    kept = [pair for pair, size in zip(pairs, sizes, strict=True) if size > least]
+    return max((relative_error([a], [b]) for a, b in kept), default=0.0)
+
+
 def tensors_of(output: object) -> list[Tensor]:
     """The tensors of a nested output, in order."""
     return [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]

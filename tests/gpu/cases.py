@@ -135,6 +135,20 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
+class Windows(nn.Module):
+    """A norm of positions that attention then looks at by windows, of enough elements to sum over both axes at once."""
+
+    def __init__(self, width: int = 96, side: int = 7) -> None:
+        super().__init__()
+        self.side, self.norm, self.out = side, nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, height, columns, width = x.shape
+        shifted = self.norm(x).roll((-3, -3), (1, 2))
+        windows = shifted.view(batch, height // self.side, self.side, columns // self.side, self.side, width)
+        return self.out(windows.transpose(2, 3).reshape(-1, self.side**2, width))
+
+
 class Language(nn.Module):
     """Embedding, two blocks, and the cross entropy of the next token."""
 
@@ -171,6 +185,7 @@ def model(name: str, build: Callable[[], nn.Module], make_input: Callable[[torch
 MODELS = (
     model("perceptron", perceptron, lambda dtype: randn(64, 300, dtype=dtype)),
     model("block", Block, lambda dtype: randn(4, 100, 256, dtype=dtype)),
+    model("windows", Windows, lambda dtype: randn(16, 28, 28, 96, dtype=dtype)),
     model("language", Language, lambda dtype: torch.randint(0, 1000, (4, 65), device=DEVICE)),
     model("convolutions", convolutions, lambda dtype: randn(8, 3, 32, 32, dtype=dtype)),
 )

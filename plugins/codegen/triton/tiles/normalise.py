@@ -148,4 +148,6 @@ def _split(nest: Nest) -> Nest:
     own = {v for n in nest.reductions if n.payload.variables != nest.inner for v in n.payload.variables}
     if any(has_matrix_product(root) for root in nest.roots):
         own |= set(nest.inner)  # matrix instructions take the depth as it is
+    if any(store.mode == "sum" for store in nest.stores):
+        own.add(nest.outer[-1])  # each point of the loops outside it has a sum of its own
     return split_loops(nest, own | set(nest.scan_variables))

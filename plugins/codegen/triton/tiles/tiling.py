@@ -379,6 +379,9 @@ def _swept(nest: Nest) -> Tiling:
     *programs, last = nest.outer
     if not nest.inner or not isinstance(product(v.extent for v in nest.inner), int):
         raise UnsupportedError("a sum across rows of a kernel without rows of a known length")
+    many = {v for v in programs if v.extent != 1}
+    if any(store.mode == "sum" and not store.variables >= many for store in nest.stores):
+        raise UnsupportedError("a sum across rows of several programs")
     tiles, stores = _over_tiles(nest, [("x", (last,)), ("r", nest.inner)])
     row = power_of_two(tiles[-1].extent)
     most = _block(last.extent, 64)

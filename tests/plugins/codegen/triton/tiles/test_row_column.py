@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.codegen.cpp.kernel_lab import Case, declare
@@ -60,6 +63,30 @@ def test_a_norm_s_backward_reads_its_tensors_once(dtype: torch.dtype, shape: tup
     assert found
     for kernel in found:
         assert compile_offline(kernel).asm["cubin"]
+
+
+@st.composite
+def regroupings(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    """Rows as a grid of several extents, and an order of its dimensions; how many elements are moved along each."""
+    extents = draw(st.lists(st.sampled_from([2, 3, 4, 7]), min_size=2, max_size=4))
+    return extents, draw(st.permutations(range(len(extents)))), [draw(st.integers(0, n - 1)) for n in extents]
+
+
+@settings(max_examples=25, deadline=None)
+@given(regroupings(), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_a_norm_s_backward_sums_rows_that_what_follows_reads_in_another_order(
+    drawn: tuple[list[int], list[int], list[int]], dtype: torch.dtype
+) -> None:
+    extents, order, moved = drawn
+
+    def windows(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        rows = layer_norm(x, w, b).view(8, *extents, x.shape[-1])
+        rows = rows.roll(moved, list(range(1, len(extents) + 1)))
+        return rows.permute(0, *(d + 1 for d in order), len(extents) + 1).reshape(-1, x.shape[-1]).sin()
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((8, math.prod(extents), 24), (24,), (24,))
+    gradients(windows, [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes])
 
 
 def test_rows_that_do_not_divide_into_shares_stay_apart() -> None:
