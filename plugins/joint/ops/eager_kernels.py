@@ -32,8 +32,8 @@ from turret.torch_compat.operators.ops import OpOverload
 aten = torch.ops.aten
 
 _WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
-_WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
-_WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
+_WHOLE_OF_ANY_SIZE: tuple[str, ...] = ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
+_WHOLE_OF_ANY_SIZE += ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
 """Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
 
 
