@@ -39,7 +39,7 @@ class FloatsWithinLimits(TorchDispatchMode):
         changing = self.changing(number)
         if changing is None:
             origin = self.origin(number)
-            if not limits.others or torch.finfo(origin).max > limits.high:
+            if origin is not None and (not limits.others or torch.finfo(origin).max > limits.high):
                 reason = f"a number of the dtype {origin}, which depends on data and {func} may refuse to take"
                 raise FloatNeeded(reason) if self.t.policy.changing else Unsupported(reason)
         elif not limits.hold(changing.value):
@@ -52,12 +52,21 @@ class FloatsWithinLimits(TorchDispatchMode):
         nodes = (n for n in self.t.recorder.floats if n.meta["example_value"].node.expr == number.node.expr)
         return next((self.t.recorder.floats[n] for n in nodes), None)
 
-    def origin(self, number: torch.SymFloat) -> torch.dtype:
-        """The dtype of the element of a tensor that a number is."""
+    def origin(self, number: torch.SymFloat) -> torch.dtype | None:
+        """The dtype of the element of a tensor that a number is; None of what Python computes of one.
+
+        Optimizers compute step sizes so, of each parameter's count of steps; these are let pass.
+        """
         for node in self.t.recorder.graph.nodes:
             found = node.meta.get("example_value")
             if node.target == "item" and isinstance(found, torch.SymFloat) and found.node.expr == number.node.expr:
                 tensor = node.args[0]
                 assert isinstance(tensor, fx.Node)
-                return tensor.meta["example_value"].dtype
-        return torch.float64
+                found_dtype: torch.dtype = tensor.meta["example_value"].dtype
+                return found_dtype if not _is_computed(tensor) else None
+        return None
+
+
+def _is_computed(tensor: fx.Node) -> bool:
+    """Whether a tensor is arithmetic of Python's on numbers that depend on data, as the graph holds it."""
+    return any(isinstance(a, fx.Node) and a.target is torch.full for a in tensor.args)
