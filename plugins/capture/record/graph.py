@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
+    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
@@ -64,6 +65,7 @@ from turret.torch_compat.fakes import (
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
+from turret.torch_compat.sizes import is_float_symbol
 from turret.torch_compat.trees import pytree
 
 
@@ -516,7 +518,16 @@ class GraphRecorder:
             if isinstance(error, DynamicOutputShapeException):
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
-            raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
+            unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
+            if takes_no_symbols(error):
+                unsupported.floats = self._floats_in((fakes, named_fakes))
+            raise unsupported from error
+
+    def _floats_in(self, arguments: Any) -> frozenset[Source]:
+        """The floats that change among the arguments of a call."""
+        symbols = [v.node.expr for v in pytree.tree_leaves(arguments) if isinstance(v, torch.SymFloat)]
+        known = self.floats.items()
+        return frozenset(v.source for n, v in known if not v.is_drawn and n.meta["example_value"].node.expr in symbols)
 
     def scalar(self, target: Any, name: str, value: Value) -> Value:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
@@ -678,6 +689,13 @@ class Assembled:
         for name, value in zip(self.names, fields, strict=True):
             object.__setattr__(made, name, value)
         return made
+
+
+def takes_no_symbols(error: BaseException | None) -> bool:
+    """Whether an operation failed because of a float that is a symbol to it, and a constant of the call."""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return any(map(is_float_symbol, error.cond.free_symbols))
+    return isinstance(error, TypeError) and torch.SymFloat.__name__ in str(error)
 
 
 def _computes_a_number(target: Any, args: list[Value]) -> bool:
