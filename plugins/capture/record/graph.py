@@ -32,6 +32,7 @@ from turret.frames.sources import (
     WeakSource,
 )
 from turret.graph.distributed_tensors import is_distributed
+from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
@@ -508,6 +509,9 @@ class GraphRecorder:
                 self.versions.counting(target, fakes),
                 self.within_limits(fakes, named_fakes),
             ):
+                made = power_with_gradient(getattr(target, "__name__", target), fakes)
+                if made is not NotImplemented:
+                    return made
                 if op == "call_method":
                     return getattr(fakes[0], target)(*fakes[1:], **named_fakes)
                 return target(*fakes, **named_fakes)

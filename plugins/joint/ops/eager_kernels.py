@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
+from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
 from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
@@ -71,6 +72,9 @@ class PreferEagerKernels(TorchFunctionMode):
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
             args = (args[0].detach().requires_grad_(), *args[1:])
+        made = power_with_gradient(name, args)
+        if made is not NotImplemented:
+            return made
         made = with_eagers_gradient(name, args, kwargs)
         if made is not NotImplemented:
             return made
