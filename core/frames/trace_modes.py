@@ -246,7 +246,8 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
     made what they were before the graph.  An error is marked where it came before any write to an input.
     """
     nodes = module.graph.find_nodes(op="call_function", target=getattr)
-    call = module if call is None else call
+    # A graph module, called, writes of an error to stderr, which is the program's to see.
+    call = module.forward if call is None else call
     hides_writes = any(node.args[1] == "data" for node in nodes)
     sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turret.errors import TurretError
+
+if TYPE_CHECKING:
+    from turret.frames.sources import Source
 
 NOWHERE = -1
 """The step of something that no break helps with: the frame runs as Python."""
@@ -23,6 +26,8 @@ class Unsupported(TurretError):
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
         self.location = location
+        self.floats: frozenset[Source] = frozenset()
+        """Floats that change and that an operation took no symbols for."""
 
 
 class FloatNeeded(Unsupported):

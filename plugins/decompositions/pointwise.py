@@ -167,22 +167,33 @@ def bucketize(
     return aten.view.default(search(aten.view.default(x, [1]), boundaries, out_int32=out_int32, right=right), [])
 
 
-@decomposes("xlogy.Tensor")
-def xlogy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+@decomposes("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
+def xlogy(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
     return _times_logarithm(x, y, aten.log.default)
 
 
-@decomposes("special_xlog1py")
-def xlog1py(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+@decomposes("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")
+def xlog1py(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
     return _times_logarithm(x, y, aten.log1p.default)
 
 
-def _times_logarithm(x: torch.Tensor, y: torch.Tensor, logarithm: Callable) -> torch.Tensor:
-    """``x * log(y)``, 0 where ``x`` is.  Both are first rounded to the result's dtype, a scalar tensor too."""
+def _times_logarithm(x: torch.Tensor | float, y: torch.Tensor | float, logarithm: Callable) -> torch.Tensor:
+    """``x * log(y)``, 0 where ``x`` is.  Both are first rounded to the result's dtype, scalars of any kind too."""
     dtype = torch.result_type(x, y)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
-    x, y = (widen(v if v.dtype == dtype else aten._to_copy.default(v, dtype=dtype)) for v in (x, y))
-    product = aten.mul.Tensor(x, logarithm(y))
-    product = aten.where.self(aten.eq.Scalar(x, 0), aten.zeros_like.default(product), product)
+    device = next(v.device for v in (x, y) if isinstance(v, torch.Tensor))
+    factor, argument = (widen(_in_dtype(v, dtype, device)) for v in (x, y))
+    product = aten.mul.Tensor(factor, logarithm(argument))
+    product = aten.where.self(aten.eq.Scalar(factor, 0), aten.zeros_like.default(product), product)
     nan = aten.full_like.default(product, float("nan"))
-    return convert(aten.where.self(aten.ne.Tensor(y, y), nan, product), dtype)
+    return convert(aten.where.self(aten.ne.Tensor(argument, argument), nan, product), dtype)
+
+
+def _in_dtype(value: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor or a number as a tensor of a dtype; of a number that the dtype does not hold, infinity."""
+    given = value if isinstance(value, torch.Tensor) else _scalar(value, device)
+    return given if given.dtype == dtype else aten._to_copy.default(given, dtype=dtype)
+
+
+def _scalar(value: float, device: torch.device) -> torch.Tensor:
+    return aten.full.default([], value, dtype=torch.float64, device=device, pin_memory=False)

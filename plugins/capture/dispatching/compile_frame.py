@@ -36,7 +36,7 @@ from turret.plugins.capture.python.resume import is_resume
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
-from turret.plugins.capture.record.graph import GraphInput, metadata
+from turret.plugins.capture.record.graph import GraphInput, metadata, takes_no_symbols
 from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
@@ -47,7 +47,6 @@ from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.distributed import forget_shardings
-from turret.torch_compat.sizes import is_float_symbol
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -90,11 +89,12 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         False if has_modes() else dynamic_argument(settings.dynamic)
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
+    specialized: frozenset[str] = frozenset()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several)
+            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()
@@ -102,6 +102,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 clear_frames(error)
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
+                    continue
+                if policy.specialize(error.floats):
+                    specialized = frozenset(policy.specialized)
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
@@ -134,11 +137,7 @@ def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) 
 
 def _needs_floats(error: Unsupported) -> bool:
     """Whether floats would have to be known, to the program or to an operation on fake tensors."""
-    cause = error.__cause__
-    if isinstance(cause, GuardOnDataDependentSymNode):
-        return any(map(is_float_symbol, cause.cond.free_symbols))
-    # An operation whose numbers are constants of the call takes no symbol.
-    return isinstance(error, FloatNeeded) or (isinstance(cause, TypeError) and torch.SymFloat.__name__ in str(cause))
+    return isinstance(error, FloatNeeded) or takes_no_symbols(error.__cause__)
 
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:

@@ -30,12 +30,22 @@ class History:
         Not their addresses: what is made in each call often lies where the one before lay."""
         self.constants: set[str] = set()
         """Floats that change and that the function needs as constants, by source."""
+        self.specializations: dict[str, int] = {}
+        """How many captures took a float for a constant because an operation took no symbol for it, by source."""
         self.held_numbers: dict[Any, float | None] = {}
         """Numbers of objects that units hold, by the id of the object: texts of such sources need not differ."""
 
     def forget(self) -> None:
         """Forget all that was seen."""
-        for seen in (self.shapes, self.ints, self.floats, self.objects, self.held_numbers, self.constants):
+        for seen in (
+            self.shapes,
+            self.ints,
+            self.floats,
+            self.objects,
+            self.held_numbers,
+            self.constants,
+            self.specializations,
+        ):
             seen.clear()
 
     def merge(
@@ -107,6 +117,10 @@ def _see_number(numbers: dict[Any, Any], held: dict[Any, Any], source: Source, v
     return seen[where] is None
 
 
+_MOST_SPECIALIZATIONS = 4
+"""Values of a float that captures are made for where an operation needs it as a constant."""
+
+
 def _is_named(source: Source) -> bool:
     """Whether a number is an attribute or a variable, and not one of a table of numbers."""
     return isinstance(source, AttrSource) or (isinstance(source, ItemSource) and isinstance(source.key, str))
@@ -123,15 +137,18 @@ class Policy:
         data_sizes: bool = False,
         reuse_blocks: bool = True,
         several_modules: bool = False,
+        specialized: frozenset[str] = frozenset(),
     ) -> None:
         """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
         sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
-        it.  ``several_modules``: the unit is for other modules of the class, too.
+        it.  ``several_modules``: the unit is for other modules of the class, too.  ``specialized``: floats that an
+        attempt before this one found to be needed as constants, by source.
         """
         self.dynamic, self.history = dynamic, history
         self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
         self.several_modules = several_modules
+        self.specialized: set[str] = set(specialized)
         self.changing: set[Source] = set()
         """Floats that this capture has made inputs."""
         self.big_ints: set[Source] = set()
@@ -141,6 +158,22 @@ class Policy:
         """Have the floats that change be constants from now on, and ints that are too large; whether there are any."""
         self.history.constants |= {str(source) for source in self.changing | self.big_ints}
         return bool(self.changing or self.big_ints)
+
+    def specialize(self, floats: frozenset[Source]) -> bool:
+        """Have floats be constants in this capture; whether they are to be, as they had few values so far.
+
+        A capture for each value is worth it for a few; of a float with many values, others are left to Python.
+        """
+        counts, names = self.history.specializations, set(map(str, floats))
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+        few = bool(names) and all(counts[name] <= _MOST_SPECIALIZATIONS for name in names)
+        self.specialized |= names if few else set()
+        return few
+
+    def is_constant(self, source: Source) -> bool:
+        """Whether a float that changes is a constant of this capture."""
+        return str(source) in self.history.constants or str(source) in self.specialized
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
@@ -187,7 +220,7 @@ class Policy:
         """Whether a number that each call takes anew, off an iterator, is one that a graph can be given."""
         if type(value) is int:
             return self.dynamic is not False and not dynamo_setting("specialize_int") and abs(value) < 2**62
-        specialized = str(source) in self.history.constants or dynamo_setting("specialize_float")
+        specialized = self.is_constant(source) or dynamo_setting("specialize_float")
         return type(value) is float and not specialized and math.isfinite(value)
 
     def changing_array(self, source: Source, array: numpy.ndarray) -> bool:
@@ -220,6 +253,6 @@ class Policy:
         """
         if isinstance(source.root(), BoundSource) and not _is_named(source):
             return False
-        if str(source) in self.history.constants or dynamo_setting("specialize_float"):
+        if self.is_constant(source) or dynamo_setting("specialize_float"):
             return False
         return self.history.see_float(source, value) and math.isfinite(value)

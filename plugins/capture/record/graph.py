@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
+    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
@@ -31,6 +32,7 @@ from turret.frames.sources import (
     WeakSource,
 )
 from turret.graph.distributed_tensors import is_distributed
+from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
@@ -39,9 +41,10 @@ from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.record.freed import FreedGraphs
 from turret.plugins.capture.record.memory import guard_offsets
-from turret.plugins.capture.record.overflow import fits_64_bits
+from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
+from turret.plugins.capture.record.scalar_limits import FloatsWithinLimits
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
@@ -63,6 +66,7 @@ from turret.torch_compat.fakes import (
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
+from turret.torch_compat.sizes import is_float_symbol
 from turret.torch_compat.trees import pytree
 
 
@@ -334,6 +338,8 @@ class GraphRecorder:
         for node, known in self.floats.items():
             if known.source == value.source:
                 return node, node.meta["example_value"]
+        if not value.is_drawn:  # torch's code decides on symbols as if they were finite
+            self.t.guards.take("SIZES", value.source, "math.isfinite({0})")
         with self.fake_mode:
             example = torch.empty((), dtype=torch.float64, device=HOST)
         given = self.placeholder(input_name(value.source), example)
@@ -438,9 +444,16 @@ class GraphRecorder:
         """Record a call of a method of the first argument."""
         return self._call("call_method", name, args, kwargs)
 
-    def symbolic_kernels(self) -> contextlib.AbstractContextManager:
+    def symbolic_kernels(self, target: Any = None) -> contextlib.AbstractContextManager:
         """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers."""
-        return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
+        is_one = getattr(target, "__name__", target) in _OF_ONE_PART
+        return enable_python_dispatcher() if self.shape_env.var_to_range and not is_one else contextlib.nullcontext()
+
+    def within_limits(self, *arguments: Any) -> contextlib.AbstractContextManager:
+        """Has floats that are symbols guarded to be such as operations of torch take."""
+        if self.shape_env.var_to_range and any(isinstance(v, torch.SymFloat) for v in pytree.tree_leaves(arguments)):
+            return FloatsWithinLimits(self.t)
+        return contextlib.nullcontext()
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
@@ -459,6 +472,7 @@ class GraphRecorder:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
+        _refuse_too_large(fakes)
         results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
@@ -490,7 +504,14 @@ class GraphRecorder:
         try:
             check_positions(target, fakes, named_fakes, self.known)
             guard_offsets(self.t, target, fakes)
-            with self.symbolic_kernels(), self.versions.counting(target, fakes):
+            with (
+                self.symbolic_kernels(target),
+                self.versions.counting(target, fakes),
+                self.within_limits(fakes, named_fakes),
+            ):
+                made = power_with_gradient(getattr(target, "__name__", target), fakes)
+                if made is not NotImplemented:
+                    return made
                 if op == "call_method":
                     return getattr(fakes[0], target)(*fakes[1:], **named_fakes)
                 return target(*fakes, **named_fakes)
@@ -501,7 +522,16 @@ class GraphRecorder:
             if isinstance(error, DynamicOutputShapeException):
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
-            raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
+            unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
+            if takes_no_symbols(error):
+                unsupported.floats = self._floats_in((fakes, named_fakes))
+            raise unsupported from error
+
+    def _floats_in(self, arguments: Any) -> frozenset[Source]:
+        """The floats that change among the arguments of a call."""
+        symbols = [v.node.expr for v in pytree.tree_leaves(arguments) if isinstance(v, torch.SymFloat)]
+        known = self.floats.items()
+        return frozenset(v.source for n, v in known if not v.is_drawn and n.meta["example_value"].node.expr in symbols)
 
     def scalar(self, target: Any, name: str, value: Value) -> Value:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
@@ -665,11 +695,25 @@ class Assembled:
         return made
 
 
+def takes_no_symbols(error: BaseException | None) -> bool:
+    """Whether an operation failed because of a float that is a symbol to it, and a constant of the call."""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return any(map(is_float_symbol, error.cond.free_symbols))
+    return isinstance(error, TypeError) and torch.SymFloat.__name__ in str(error)
+
+
 def _computes_a_number(target: Any, args: list[Value]) -> bool:
     """Whether a call is arithmetic on Python's numbers, which have any size."""
     module = getattr(target, "__module__", None)
     on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _refuse_too_large(args: list[Any]) -> None:
+    """Refuse integers that 64 bits do not hold beside a tensor of others: eager takes them for unsigned, or raises."""
+    large = [v for v in args if type(v) is int and not LEAST <= v <= MOST]
+    if large and any(isinstance(v, torch.Tensor) and not v.dtype.is_floating_point for v in args):
+        raise Unsupported(f"the integer {large[0]} as an argument of an operation on tensors of integers")
 
 
 def _tensors_in(arguments: Any) -> list[torch.Tensor]:
@@ -690,6 +734,8 @@ _DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128
 }  # fmt: skip
 """What torch takes Python's types for where a dtype is asked for; the text of a graph cannot name the types."""
+_OF_ONE_PART = ("hardshrink", "softshrink")
+"""Operations that Python has parts of, which do not check what their own kernels check."""
 _SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"
 _STATE_DICTS = ("_modules", "_parameters", "_buffers")
 

@@ -164,7 +164,8 @@ def _is_number_of_graph(found: Any) -> bool:
 def _computed_number(t: Tracer, source: ComputedSource, found: Any, numbers: Sequence[Any], drawn: bool) -> Value:
     """The number that Python computes at a source; ``numbers``: the arguments now."""
     t.blocks.refuse("numbers that Python computes", of_one=True)
-    if type(found) is float and not drawn and str(source) in t.policy.history.constants:
+    specialized = t.policy.is_constant(source)
+    if type(found) is float and not drawn and (specialized or not math.isfinite(found)):
         t.guards.take("EQUALS", source, found)
         return Constant(found)
     if not _always_gives_one(source, numbers):

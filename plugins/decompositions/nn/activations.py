@@ -151,7 +151,12 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
     dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
     wide = widen(convert(x, dtype))
     if eps is not None:
-        wide = aten.clamp.default(wide, *_logit_bounds(eps, dtype))
+        low, high = _logit_bounds(eps, dtype)
+        below, above = (
+            aten.lt.Scalar(wide, low),
+            aten.gt.Scalar(wide, high),
+        )  # of bounds that cross, the lower one first
+        wide = aten.where.self(below, _constant(low, wide), aten.where.self(above, _constant(high, wide), wide))
     odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
     return convert(aten.log.default(odds), dtype)
 

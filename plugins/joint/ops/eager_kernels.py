@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
+from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
 from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
@@ -32,8 +33,8 @@ from turret.torch_compat.operators.ops import OpOverload
 aten = torch.ops.aten
 
 _WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
-_WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
-_WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
+_WHOLE_OF_ANY_SIZE: tuple[str, ...] = ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
+_WHOLE_OF_ANY_SIZE += ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
 """Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
 
 
@@ -71,6 +72,9 @@ class PreferEagerKernels(TorchFunctionMode):
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
             args = (args[0].detach().requires_grad_(), *args[1:])
+        made = power_with_gradient(name, args)
+        if made is not NotImplemented:
+            return made
         made = with_eagers_gradient(name, args, kwargs)
         if made is not NotImplemented:
             return made

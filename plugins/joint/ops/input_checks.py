@@ -420,7 +420,7 @@ _FLOATING = (
     aten.frac, aten.logaddexp, aten.logaddexp2, aten._softmax, aten._log_softmax, aten.adaptive_max_pool2d,
     aten.adaptive_max_pool3d, aten.hardswish, aten.max_unpool2d, aten.max_unpool3d, aten.glu, aten.elu,
     aten.silu, aten.hardsigmoid, aten.log_sigmoid_forward, aten.mish, aten.hardshrink, aten.gelu, aten.smooth_l1_loss,
-    aten.softplus, aten.mse_loss, aten.huber_loss, aten.celu,
+    aten.softplus, aten.mse_loss, aten.huber_loss, aten.celu, aten.leaky_relu,
 )  # fmt: skip
 _NUMERIC = (aten.abs, aten.ceil, aten.floor, aten.trunc, aten.round, aten.threshold, aten.trace)
 

@@ -1,9 +1,5 @@
-"""Numbers that a dtype does not hold, which some of eager's kernels refuse and others wrap or round.
-
-Shape functions look at none of them, and a kernel would compute with whatever the number becomes:
-``x.masked_fill(mask, -1e9)`` of a half tensor, ``x.clamp(max=300)`` of an ``int8`` one.  Which calls are refused is
-asked of eager's own kernel, on tensors of a few elements, where a call has such a number at all; what it refuses is not
-captured, and the program sees eager's error.
+"""Numbers that a dtype does not hold: what eager's kernels refuse of them (``scalar_limits``) is not captured, and the
+program sees eager's error.  A symbol is guarded; a number that depends on data is checked when the graph runs.
 """
 
 from __future__ import annotations
@@ -13,66 +9,66 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
-from turret.hooks.devices import HOST
-from turret.torch_compat.dispatch import no_dispatch
+from turret.graph.scalar_limits import integer_limits, number_arguments, numbers_given, refusal
+from turret.plugins.joint.fakes import tensors_in
 
-aten = torch.ops.aten
 Rule = Callable[..., Any]
 
-_REFUSALS = ("without overflow", "argument alpha must not be")
-"""What eager says where it refuses a number."""
-_UNTRIED = (aten.arange, aten.range, aten.linspace, aten.logspace)
-"""Ops whose numbers say how much memory they take."""
 _EVERYWHERE = 127
 """No integer up to it is refused; signed types have its negative, too."""
+_MOST = 2**63 - 1
 
 
 def with_numbers_held(rule: Rule, func: Any) -> Rule:
     """``rule`` for calls of ``func`` whose numbers eager accepts; raises ``UnsupportedError`` for others."""
-    if getattr(func, "namespace", "") != "aten" or func.overloadpacket in _UNTRIED:
-        return rule
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return rule
-    numbers = {n: a.name for n, a in enumerate(func._schema.arguments) if "number" in str(a.type)}
-    if not numbers:
+    if not number_arguments(func):
         return rule
 
     def call(tracer: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        for place, name in numbers.items():
-            number = args[place] if place < len(args) else kwargs.get(name)
+        for number in numbers_given(func, args, kwargs):
             if number is not None and not _small(number):
-                _check(func, args, kwargs, number)
+                _check(tracer, func, args, kwargs, number)
         return rule(tracer, func, args, kwargs)
 
     return call
 
 
 def _small(number: Any) -> bool:
-    return type(number) in (int, float) and 0 <= number <= _EVERYWHERE and number == int(number)
+    return type(number) is int and 0 <= number <= _EVERYWHERE
 
 
-def _check(func: Any, args: tuple, kwargs: dict[str, Any], number: Any) -> None:
-    dtypes = {v.dtype for v in (*args, *kwargs.values()) if isinstance(v, Tensor)}
+def _check(tracer: Any, func: Any, args: tuple, kwargs: dict[str, Any], number: Any) -> None:
+    dtypes = {v.dtype for v in tensors_in((*args, *kwargs.values()))}
     dtypes |= {v for v in kwargs.values() if isinstance(v, torch.dtype)}
+    dtypes = dtypes or {torch.get_default_dtype()}
+    call = f"eager refuses this call of {func}"
     if isinstance(number, torch.SymInt):
-        known = not free_unbacked_symbols(number)
-        doubtful = [d for d in dtypes if _limits(d)[1] < 2**63 - 1]
-        if known and doubtful and _refusal(func, args, kwargs, number, 2**63 - 1):
-            for low, high in map(_limits, doubtful):
-                if not low <= number <= high:  # a guard
-                    raise UnsupportedError(f"eager refuses this call of {func}: {number} in one of {dtypes}")
+        doubtful = any(_limits(d)[1] < _MOST for d in dtypes)
+        if doubtful and (limits := integer_limits(func, args, kwargs, number)) is not None:
+            _within(tracer, number, *limits, call, refusal(func, args, kwargs, number, _MOST))
     elif isinstance(number, (int, float)) and not all(_holds(dtype, number) for dtype in dtypes):
-        refusal = _refusal(func, args, kwargs, number, number)
-        if refusal:
-            raise UnsupportedError(f"eager refuses this call of {func}: {refusal}")
+        refused = refusal(func, args, kwargs, number, number)
+        if refused:
+            raise UnsupportedError(f"{call}: {refused}")
+
+
+def _within(tracer: Any, number: torch.SymInt, low: int, high: int, call: str, refused: str) -> None:
+    """Have a symbol lie between ends: by a guard, or for one of data by a check that says what eager says."""
+    if free_unbacked_symbols(number):
+        tracer.numbers.assume(number >= low, refused)
+        tracer.numbers.assume(number <= high, refused)
+    elif not low <= number <= high:
+        raise UnsupportedError(f"{call}: {number} is not from {low} to {high}")
 
 
 def _holds(dtype: torch.dtype, number: float) -> bool:
-    """Whether a number is within the range of a dtype, infinities and NaN of floating types included."""
+    """Whether a number is one of a dtype, or within its range where that is a floating one; so are infinities and NaN.
+
+    A float is none of an integer type, which may refuse any.
+    """
     if dtype.is_complex:
         return True
     if dtype.is_floating_point and (number != number or number in (float("inf"), -float("inf"))):
@@ -80,7 +76,7 @@ def _holds(dtype: torch.dtype, number: float) -> bool:
     if dtype == torch.bool:
         return number in (0, 1)
     low, high = _limits(dtype)
-    return low <= number <= high and (dtype.is_floating_point or number == int(number))
+    return low <= number <= high and (dtype.is_floating_point or type(number) is int)
 
 
 @functools.cache
@@ -89,25 +85,3 @@ def _limits(dtype: torch.dtype) -> tuple[float, float]:
         return 0, 1
     ends = torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype)
     return ends.min, ends.max
-
-
-def _refusal(func: Any, args: tuple, kwargs: dict[str, Any], number: Any, tried: Any) -> str:
-    """What eager says to such a call with ``tried`` in place of ``number``, or empty where it takes it."""
-
-    def small(value: Any) -> Any:
-        if value is number:
-            return tried
-        if isinstance(value, Tensor):
-            return torch.zeros([2] * value.dim(), dtype=value.dtype)  # of one element, ``fill_`` refuses less
-        if isinstance(value, torch.device):
-            return HOST
-        if isinstance(value, (tuple, list)):
-            return [min(v, 2) if type(v) is int else small(v) for v in value]
-        return 2 if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
-
-    with no_dispatch(), torch.no_grad():
-        try:
-            func(*map(small, args), **{name: small(value) for name, value in kwargs.items()})
-        except Exception as error:
-            return str(error) if any(words in str(error) for words in _REFUSALS) else ""
-    return ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -146,6 +147,27 @@ def test_what_needs_a_number_takes_it_for_a_constant(program):
     for number in (0.5, 1.5, 2.25, 0.5):
         torch.testing.assert_close(observed(x, number), program(x, number))
     assert len(observed.graphs) == 3
+
+
+_OPTIONS = {
+    "an option": lambda x, f: F.layer_norm(x, (4,), eps=f),
+    "a number of an option": lambda x, f: F.layer_norm(x, (4,), eps=f * 2) + f,
+    "a factor of sizes": lambda x, f: F.interpolate(x[None], scale_factor=f + 1),
+    "a float of a size": lambda x, f: F.layer_norm(x, (4,), eps=1 / x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("program", _OPTIONS.values(), ids=_OPTIONS)
+def test_an_operation_that_needs_a_constant_is_captured_for_each_of_a_few_values_and_then_left_to_python(program):
+    observed = Observed(program)
+    for number in range(2, 7):
+        x = torch.rand(number, 4)
+        torch.testing.assert_close(observed(x, 1 / number), program(x, 1 / number))
+    assert len(observed.graphs) == 5 and not observed.breaks and not observed.fallbacks
+    for number in range(7, 12):
+        x = torch.rand(number, 4)
+        torch.testing.assert_close(observed(x, 1 / number), program(x, 1 / number))
+    assert len(observed.breaks) == 1 and not observed.fallbacks
 
 
 _OPERANDS = st.sampled_from(["f", "g", "n", "x.shape[0]", "3", "-2", "0.1", "-1.5", "0.0", "-0.0", "1e16", "True"])

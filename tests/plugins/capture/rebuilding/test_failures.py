@@ -227,3 +227,14 @@ def test_a_view_that_autograd_forbids_to_change_raises_after_what_came_before():
         items: list = []
         assert outcome(function, (torch.ones(2, 3, requires_grad=True), items), {})[0] == "raised"
         assert items == [1]
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+def test_an_error_that_eager_raises_is_the_program_s_alone_to_tell_of(capfd):
+    def program(x):
+        return x.softmax(3)
+
+    with pytest.raises(IndexError, match="Dimension out of range") as caught:
+        turret.compile(program, options={"cache": False})(torch.ones(2, 3))
+    assert any(frame.name == "program" for frame in traceback.extract_tb(caught.tb))
+    assert capfd.readouterr().err == ""

@@ -28,17 +28,27 @@ CALLS = {
     "mul_": lambda x, n: x.clone().mul_(n),
     "clamp_": lambda x, n: x.clone().clamp_(min=n),
     "item": lambda x, n: torch.scalar_tensor(n, dtype=x.dtype),
+    "xlogy": lambda x, n: torch.xlogy(x, n),
+    "xlogy of a number": lambda x, n: torch.xlogy(n, x),
+    "logit": lambda x, n: torch.logit(x, n),
+    "hardshrink": lambda x, n: F.hardshrink(x, n),
+    "leaky_relu": lambda x, n: F.leaky_relu(x, n),
+    "lists with alpha": lambda x, n: torch._foreach_add([x], [x], alpha=n)[0],
+    "lists with numbers": lambda x, n: torch._foreach_clamp_max([x], [n])[0],
+    "full of the default dtype": lambda x, n: torch.full((2,), n) + x,
 }
 DTYPES = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.bool)
 NUMBERS = (2, -1, 1.5, 200, 300, -300, 70000, -1e9, 2**40, 1e20, 1e39, float("inf"))
 
 
 def outcome(function, *args):
+    """What a call gives, with its numbers as texts, or the exception and its message."""
     try:
         found = function(*args)
-    except RuntimeError as error:
-        return type(error)
-    return found.dtype, found.tolist() if found.dtype not in (torch.float16, torch.bfloat16) else found.shape
+    except Exception as error:
+        return type(error), str(error)
+    exact = found.dtype not in (torch.float16, torch.bfloat16)
+    return found.dtype, [format(n, ".4g") for n in found.flatten().tolist()] if exact else found.isfinite().tolist()
 
 
 @pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
@@ -51,6 +61,63 @@ def test_a_number_is_refused_where_eager_refuses_it(name, dtype, number) -> None
     x = X.to(dtype)
     compiled = turret.compile(program, options={"cache": False, "cpp_flags": "-O0"})
     assert outcome(compiled, x) == outcome(program, x)
+
+
+_FLOATS = (
+    1e308,
+    -1e308,
+    131008.0,
+    3.5e38,
+    3.4e38,
+    300.7,
+    -300.2,
+    -0.0,
+    1e19,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+)
+_INTS = (0, 1, -1, 127, -129, 255, 300, 2**31, 2**63 - 1, 2**63, -(2**63), 65520)
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+@pytest.mark.parametrize("kind", ["float", "int", "data"])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_number_that_changes_is_refused_where_eager_refuses_it(kind, data) -> None:
+    call = CALLS[data.draw(st.sampled_from(sorted(CALLS)))]
+    x = X.to(data.draw(st.sampled_from(DTYPES)))
+    numbers = data.draw(st.lists(st.sampled_from(_INTS if kind == "int" else _FLOATS), min_size=2, max_size=4))
+
+    def program(x, n):
+        return call(x, n.item() if kind == "data" else n)
+
+    compiled = turret.compile(program, options={"cache": False, "cpp_flags": "-O0"})
+    for number in ([3, 5] if kind == "int" else [1.5, 2.5]) + numbers:
+        given_number = torch.tensor(number, dtype=torch.float64) if kind == "data" else number
+        assert outcome(compiled, x, given_number) == outcome(program, x, given_number), (number, x.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+def test_a_number_of_data_that_a_dtype_does_not_hold_raises_when_the_graph_runs() -> None:
+    def program(x, n):
+        return x.masked_fill(x > 0, n.item()) + 1
+
+    options = {"cache": False, "capture_scalar_outputs": True, "on_error": "raise"}
+    compiled = turret.compile(program, options=options, fullgraph=True)
+    x = X.to(torch.int8)
+    for number in (3, -128, 128, 127, -129):
+        assert outcome(compiled, x, torch.tensor(number)) == outcome(program, x, torch.tensor(number))
+
+
+def test_torchs_own_code_meets_no_infinity_as_a_symbol() -> None:
+    def program(x, n):
+        return F.lp_pool1d(x, n, 2)
+
+    compiled = turret.compile(program, options={"cache": False})
+    x = torch.tensor([[1.0, 2.0, 4.0, 3.0]])
+    for number in (1.5, 2.5, float("inf"), 3.5):
+        torch.testing.assert_close(compiled(x, number), program(x, number))
 
 
 @pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
