@@ -47,6 +47,16 @@ def name_of_method(function: Any) -> str | None:
     return name if is_own and found.__get__(owner) == function else None
 
 
+def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the memory of this one, as if it had been made in inference mode; itself, if it was."""
+    if tensor.is_inference():
+        return tensor
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        return made
+
+
 def is_logged(level: int, logger: logging.Logger) -> bool:
     """Whether a logger takes messages of a level."""
     return logger.isEnabledFor(level)
