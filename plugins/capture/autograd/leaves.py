@@ -38,6 +38,17 @@ def new_leaf(leaf: Leaf) -> torch.Tensor:
     return torch.nn.Parameter(made) if leaf.is_parameter else made.requires_grad_()
 
 
+@attrs.define(eq=False)
+class _LeafOfArgument:
+    """Makes a leaf in the memory of an argument; an object for each leaf, for sources that are equal are read once."""
+
+    is_parameter: bool
+
+    def __call__(self, argument: torch.Tensor) -> torch.Tensor:
+        made = argument.detach()
+        return torch.nn.Parameter(made) if self.is_parameter else made.requires_grad_()
+
+
 def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -> list[fx.Node]:
     """Make inputs of the leaves that matter outside of the graph; the outputs, with these in their places.
 
@@ -104,8 +115,33 @@ class _Found:
             if node.op == "placeholder" or node in self.outputs or any(self.order[u] > start for u in node.users):
                 raise self.unsupported("shares its memory with another tensor")
 
+    def data(self) -> GraphInput | None:
+        """The argument that the leaf is the memory of, where the graph writes to neither; None for other leaves."""
+        t, node = self.t, self.node
+        if node.target != "detach" or node is self.start:
+            return None
+        found = next((i for i in t.recorder.inputs if i.node is node.args[0]), None)
+        if found is None or type(found.real) not in (torch.Tensor, torch.nn.Parameter):
+            return None
+        return None if t.recorder.versions.of(found.example) or t.recorder.versions.of(self.value) else found
+
+    def in_memory_of(self, data: GraphInput, is_parameter: bool) -> fx.Node:
+        """The same of a leaf that is made of an argument: it is made in the argument's memory."""
+        t = self.t
+        source = CallSource(data.source, _LeafOfArgument(is_parameter))
+        example = self.value.detach().requires_grad_()
+        given = t.recorder.placeholder("leaf", example)
+        t.recorder.inputs.append(GraphInput(given, source, example, static=False))
+        for user in [u for u in self.node.users if self.order[u] > self.order[self.start]]:
+            user.replace_input_with(self.node, given)
+        self.start.replace_all_uses_with(given)
+        t.recorder.root_graph.erase_node(self.start)
+        return given
+
     def as_input(self, is_parameter: bool) -> fx.Node:
         """Put an input in the place of the leaf, from where it became one; the input."""
+        if (data := self.data()) is not None:
+            return self.in_memory_of(data, is_parameter)
         self.check()
         t, node, value = self.t, self.node, self.value
         leaf = Leaf(tuple(value.shape), value.stride(), value.dtype, value.device, is_parameter)

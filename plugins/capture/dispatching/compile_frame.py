@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import linecache
-import sys
 import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -30,6 +29,7 @@ from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.lifetimes import LETS_GO, clear_frames, has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.python.places import at_line
 from turret.plugins.capture.python.resume import is_resume
@@ -90,9 +90,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _RECURSION))
-    try:
+    with lookups.at_recursion_limit(_RECURSION):
         while True:
             policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized)
             attempt = _Attempt(settings, policy, function, arguments, stop)
@@ -124,8 +122,6 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:

@@ -32,7 +32,7 @@ from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.exceptions import caught
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, Zip
-from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.mappings import Dict, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
@@ -541,7 +541,7 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
 for _original in (str.maketrans, bytes.maketrans):
     registry.functions[_original] = lambda t, /, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
-for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
+for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.subn, re.compile, re.escape):
     registry.functions[_original] = lambda t, /, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 
@@ -750,13 +750,17 @@ def defaultdict(t: Tracer, factory: Value | None = None, /, *args: Value, **kwar
 
 @registry.kind(collections.deque)
 def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
-    most = None if maxlen is None or t.is_none(maxlen) else t.int_of(maxlen, "an integer is required")
-    if most is not None and most < 0:
-        raise t.raised(ValueError, "maxlen must be non-negative")
-    made = Deque([], None, most)
-    if items is not None:
-        made.m_extend(t, items)
+    made = Deque([])
+    made.m___init__(t, items, maxlen)
     return made
+
+
+@registry.kind(types.MappingProxyType)
+def mapping_proxy(t: Tracer, mapping: Value) -> Value:
+    shown = mapping.realize()
+    if not isinstance(shown, Dict):
+        raise Unsupported(f"a mappingproxy of {shown.describe()}")
+    return MappingProxy(shown)
 
 
 @registry.kind(types.MethodType)

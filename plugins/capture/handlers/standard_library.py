@@ -6,6 +6,8 @@ import functools
 import json
 import logging
 import os.path
+import re
+import sys
 from typing import Any
 
 from turret.frames.sources import BoundSource
@@ -46,6 +48,55 @@ def loads(t: Tracer, /, s: Value, **kwargs: Value) -> Value:
     if kwargs:
         raise Unsupported("json.loads with code of the program's")
     return t.fold(json.loads, [s], {})
+
+
+@registry.function(sys.getrecursionlimit)
+def recursion_limit(t: Tracer) -> Value:
+    """The program's, which is lower than the one that capture sets for itself."""
+    found = lookups.recursion_limit(sys)
+    t.guards.take("CALL", BoundSource("sys", sys), (lookups.recursion_limit, found))
+    return Constant(found)
+
+
+# Regular expressions.
+
+
+@registry.function(re.sub)
+def sub(
+    t: Tracer, pattern: Value, repl: Value, string: Value, count: Value | None = None, flags: Value | None = None
+) -> Value:
+    compiled = t.fold(re.compile, [pattern, *([] if flags is None else [flags])], {})
+    return substituted(t, compiled, repl, string, count)
+
+
+@registry.function(re.Pattern.sub)
+def substituted(t: Tracer, pattern: Value, repl: Value, string: Value, count: Value | None = None) -> Value:
+    """The text with each match replaced by a text, or by what a function of the program's makes of the match."""
+    found, text = t.constant_of(pattern), t.constant_of(string)
+    most = 0 if count is None else t.int_of(count)
+    if repl.realize().is_constant() and isinstance(repl.realize().constant(), (str, bytes)):
+        return t.fold(re.Pattern.sub, [pattern, repl, string, Constant(most)], {})
+    matches: list[re.Match] = []
+
+    def note(match: re.Match) -> Any:
+        matches.append(match)
+        return text[:0]
+
+    found.sub(note, text, most)
+    texts = iter([t.constant_of(t.call(repl, [t.wrap_known(match)], {})) for match in matches])
+    return t.fold(lambda: found.sub(lambda match: next(texts), text, most), [], {})
+
+
+@registry.function(re.finditer)
+def find_each(t: Tracer, pattern: Value, string: Value, flags: Value | None = None) -> Value:
+    compiled = t.fold(re.compile, [pattern, *([] if flags is None else [flags])], {})
+    return find_each_of_pattern(t, compiled, string)
+
+
+@registry.function(re.Pattern.finditer)
+def find_each_of_pattern(t: Tracer, pattern: Value, string: Value, *bounds: Value) -> Value:
+    matches = t.constant_of(pattern).finditer(t.constant_of(string), *map(t.int_of, bounds))
+    return t.items_iterator([t.wrap_known(match) for match in matches])
 
 
 # Logs.

@@ -43,7 +43,7 @@ from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import FunctionInstance, Instance
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
-from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
+from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
@@ -410,12 +410,16 @@ class Caller(Tracer):
 
     def blank_payload(self, base: type, args: list[Value]) -> Value | None:
         """The container, number or text that a new instance of a class derived from one also is; None for others."""
-        if base in (dict, collections.OrderedDict):
+        if base in _DICTS:
             return Dict({}, base)
         if base is list:
             return List([])
         if base is set:
             return Set.of(self, [])
+        if base is frozenset:
+            return Set.of_its_own(self, args[0] if args else None)
+        if base is collections.deque:
+            return Deque([])
         if base is tuple:
             return Tuple(args[0].unpack(self) if args else [])
         return Constant(self.fold(base, args, {}).constant()) if base in (int, float, str, bytes) else None
@@ -524,6 +528,9 @@ class Caller(Tracer):
             return self.iterate(self.wrap_known(owner))
         if isinstance(owner, str):
             return self.call_text(object, args, kwargs)
+        handler = registry.functions.get(getattr(type(owner), object.__name__, None))
+        if handler is not None:
+            return handled(handler, object, self, [self.wrap_known(owner), *args], kwargs)
         found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
         return self.fold(object, args, kwargs) if found is None else found
 

@@ -522,7 +522,9 @@ class FrameTracer(Caller):
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """Items in order of their keys."""
         plain = key is None or self.is_none(key)
-        keys = [self.sort_key(v if plain else self.call(key, [v], {})) for v in items]  # type: ignore[arg-type]
+        given = [(v if plain else self.call(key, [v], {})).realize() for v in items]  # type: ignore[arg-type]
+        nests = any(isinstance(v, Sequence) and not v.is_constant() for v in given)  # compared item by item
+        keys = [_SortedInstance(self, v) if nests else self.sort_key(v) for v in given]
         backwards = reverse is not None and self.truth(reverse)
         try:
             order = sorted(range(len(items)), key=keys.__getitem__, reverse=backwards)
@@ -532,7 +534,6 @@ class FrameTracer(Caller):
 
     def sort_key(self, value: Value) -> Any:
         """What a key is in the eyes of ``sorted``: a constant, or an object with a ``__lt__`` of the program's own."""
-        value = value.realize()
         if isinstance(value, Instance) and isinstance(look_up(self, value.kind, "__lt__")[1], types.FunctionType):
             return _SortedInstance(self, value)
         return self.constant_of(value)

@@ -51,7 +51,7 @@ from turret.plugins.capture.values.functions import (
     Partial,
     PythonModule,
 )
-from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
+from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.outside_iterators import (
@@ -277,7 +277,7 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     t.guards.take("TYPE", source, kind)
     items: dict[Any, tuple[Value, Value]] = {}
-    pairs = object.items() if kind is types.MappingProxyType else dict.items(object)
+    pairs = dict.items(object)
     if all(map(_plain_key, object)):
         t.guards.take("KEYS", source, tuple(object))
         for key, value in pairs:
@@ -295,6 +295,15 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     if kind is collections.defaultdict:
         factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
     return Dict(items, kind, source, factory, object)
+
+
+def _mapping_proxy(t: Tracer, object: Any, source: Source) -> Value:
+    shown = lookups.dict_of_proxy(object)
+    if type(shown) not in (dict, collections.OrderedDict, collections.defaultdict):
+        return _opaque(t, object, source)
+    t.guards.take("TYPE", source, types.MappingProxyType)
+    owner = t.wrap(shown, CallSource(source, lookups.dict_of_proxy))
+    return MappingProxy(owner, source) if type(owner) is Dict else _opaque(t, object, source)
 
 
 def _view(part: str) -> Wrapper:
@@ -426,7 +435,10 @@ def _is_generic(alias: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, typing.Generic)
 
 
-_PLAIN_IN_C = (dict, list, tuple, set, collections.OrderedDict, int, str, types.SimpleNamespace)
+_PLAIN_IN_C = (
+    dict, list, tuple, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict, int, str,
+    types.SimpleNamespace,
+)  # fmt: skip
 """Classes written in C that keep nothing but their items or attributes."""
 
 
@@ -443,14 +455,9 @@ def _foreign(kind: type) -> bool:
 def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
     """The plain container inside an instance of a subclass of one."""
     if isinstance(object, dict):
-        base: Any = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
-        if not all(map(_plain_key, dict.keys(object))):
-            return Opaque(object, source)
-        t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
-        items: dict[Any, tuple[Value, Value]] = {
-            k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)
-        }
-        return Dict(items, base, source)
+        return _dict_inside(t, object, source)
+    if isinstance(object, (set, frozenset)):
+        return _set_inside(t, object, source)
     if isinstance(object, list):
         t.guards.take("CALL", source, (list.__len__, list.__len__(object)))
         return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
@@ -459,12 +466,36 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         return Tuple(
             [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
         )
-    if isinstance(object, set) and all(map(_plain_key, set.__iter__(object))):
-        t.guards.take("CALL", source, (lookups.elements, lookups.elements(object)))
-        return Set({k: Constant(k) for k in set.__iter__(object)}, set, source)
-    if isinstance(object, (int, str, set)):
+    if isinstance(object, collections.deque):
+        length, maxlen = collections.deque.__len__(object), lookups.maxlen_of(object)
+        t.guards.take("CALL", source, (collections.deque.__len__, length))
+        t.guards.take("CALL", source, (lookups.maxlen_of, maxlen))
+        elements = CallSource(source, lookups.elements)
+        held = enumerate(collections.deque.__iter__(object))
+        return Deque([Lazy(t, v, ItemSource(elements, n)) for n, v in held], source, maxlen)
+    return Opaque(object, source) if isinstance(object, (int, str)) else None
+
+
+def _dict_inside(t: Tracer, object: dict, source: Source) -> Value:
+    base = next(b for b in (collections.OrderedDict, collections.defaultdict, dict) if isinstance(object, b))
+    if not all(map(_plain_key, dict.keys(object))):
         return Opaque(object, source)
-    return None
+    t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
+    items: dict[Any, tuple[Value, Value]] = {
+        k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)
+    }
+    factory = None
+    if base is collections.defaultdict:
+        factory = t.wrap(lookups.factory_of(object), CallSource(source, lookups.factory_of)).realize()
+    return Dict(items, base, source, factory)
+
+
+def _set_inside(t: Tracer, object: set | frozenset, source: Source) -> Value:
+    elements = lookups.elements(object)
+    if not all(map(_plain_key, elements)):
+        return Opaque(object, source)
+    t.guards.take("CALL", source, (lookups.elements, elements))
+    return Set({k: Constant(k) for k in elements}, frozenset if isinstance(object, frozenset) else set, source)
 
 
 def _payload_item(source: Source, base: type, key: Any) -> Source:
@@ -519,7 +550,7 @@ _WRAPPERS: dict[type, Handler] = {
     dict: _dict,
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
-    types.MappingProxyType: _dict,
+    types.MappingProxyType: _mapping_proxy,
     **{type(view): _view(part) for owner in _DICTS for part, view in _views(owner)},
     set: _set,
     frozenset: _set,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import gc
 import inspect
 import itertools
 import logging
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,6 +48,16 @@ def name_of_method(function: Any) -> str | None:
     found = class_member(type(owner), name)
     is_own = isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType))
     return name if is_own and found.__get__(owner) == function else None
+
+
+def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the memory of this one, as if it had been made in inference mode; itself, if it was."""
+    if tensor.is_inference():
+        return tensor
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        return made
 
 
 def is_logged(level: int, logger: logging.Logger) -> bool:
@@ -116,9 +129,43 @@ def implementation_for(kind: type, dispatch: Callable[[type], Any]) -> Any:
 
 
 def elements(values: Any) -> tuple[Any, ...]:
-    """The elements of a set or frozenset in order, whatever a class makes of them."""
-    base = frozenset if isinstance(values, frozenset) else set
+    """The elements of a set, frozenset or deque in order, whatever a class makes of them."""
+    base = next(kind for kind in (frozenset, set, collections.deque) if isinstance(values, kind))
     return tuple(base.__iter__(values))
+
+
+def maxlen_of(queue: collections.deque) -> int | None:
+    """How many items a deque takes, whatever a class makes of the name."""
+    return collections.deque.maxlen.__get__(queue)
+
+
+def factory_of(mapping: Any) -> Any:
+    """What a defaultdict calls for an item that is not there, whatever a class makes of the name."""
+    return collections.defaultdict.__dict__["default_factory"].__get__(mapping)
+
+
+_limits_of_programs: list[int] = []
+
+
+@contextlib.contextmanager
+def at_recursion_limit(least: int) -> Iterator[None]:
+    """Calls within it may be at least so deep."""
+    _limits_of_programs.append(sys.getrecursionlimit())
+    sys.setrecursionlimit(max(_limits_of_programs[-1], least))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(_limits_of_programs.pop())
+
+
+def recursion_limit(system: Any) -> int:
+    """How deep calls of the program may be; while capturing, when that is deeper, too."""
+    return _limits_of_programs[0] if _limits_of_programs else system.getrecursionlimit()
+
+
+def dict_of_proxy(proxy: types.MappingProxyType) -> Any:
+    """What a mappingproxy shows."""
+    return gc.get_referents(proxy)[0]
 
 
 def items_left(iterator: Any) -> Any:

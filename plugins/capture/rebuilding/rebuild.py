@@ -118,7 +118,11 @@ class FrameRebuilder:
     def fill_payload(self, payload: Any, name: str) -> None:
         """Put items into a new instance of a subclass of a container, by the container's own methods."""
         base = self.constant(payload.kind)
+        if getattr(payload, "maxlen", None) is not None:
+            self.line(f"{base}.__init__({name}, (), {payload.maxlen})")
         if hasattr(payload, "factory"):
+            if payload.factory is not None:
+                self.line(f"{base}.__init__({name}, {self.load(payload.factory)})")
             for key, item in payload.items.values():
                 self.line(f"{base}.__setitem__({name}, {self.load(key)}, {self.load(item)})")
         elif isinstance(payload.items, dict):

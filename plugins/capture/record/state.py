@@ -7,15 +7,27 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import torch
 
 from turret.frames.trace_modes import mode_values
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.torch_compat.modes import set_grad_enabled
 from turret.torch_compat.operators.native_functions import log_api_usage_once
 
 _QUIET = frozenset({torch.clear_autocast_cache, log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""
+
+
+@attrs.frozen(eq=False)
+class _InferenceBlock:
+    """A block of ``torch.inference_mode`` under way: what ends it, the step of the root frame that entered it, and
+    whether gradients were on before."""
+
+    mode: torch.inference_mode
+    step: int
+    gradients: bool
 
 
 class TorchState:
@@ -29,6 +41,8 @@ class TorchState:
         """Blocks under way that have a level of dual tensors."""
         self.recordings: list[tuple[warnings.catch_warnings, list]] = []
         """For each block under way in which the program records warnings, what records those given meanwhile."""
+        self.began_in_inference_mode = torch.is_inference_mode_enabled()
+        self.inference_blocks: list[_InferenceBlock] = []
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a setter now and in the graph."""
@@ -36,7 +50,10 @@ class TorchState:
             raise Unsupported(f"{setter.__name__} with keyword arguments")
         plain = [self.t.constant_of(a) for a in args]
         setter(*plain)
-        self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
+        if setter is set_grad_enabled and self.inference_blocks:
+            self._set_gradients_of_graph()
+        else:
+            self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
         return Constant(None)
 
     def nest(self, step: int) -> Value:
@@ -49,6 +66,30 @@ class TorchState:
             torch.clear_autocast_cache()
         return Constant(result)
 
+    def enter_inference_mode(self, enabled: bool) -> None:
+        """Be in inference mode, or out of it, until the block ends; the graph has gradients off, or on."""
+        if self.began_in_inference_mode:
+            raise Unsupported("a block of torch.inference_mode in code that runs in the mode already")
+        block = _InferenceBlock(torch.inference_mode(enabled), self.t.call_stack.step, torch.is_grad_enabled())
+        block.mode.__enter__()
+        self.inference_blocks.append(block)
+        self.t.recorder.versions.inference = True
+        self._set_gradients_of_graph()
+
+    def leave_inference_mode(self) -> None:
+        """End the innermost block."""
+        if not self.inference_blocks:
+            raise Unsupported("the end of a block of torch.inference_mode that began elsewhere")
+        block = self.inference_blocks.pop()
+        block.mode.__exit__(None, None, None)
+        set_grad_enabled(block.gradients)  # as after a setter in the block, which ends with it
+        self._set_gradients_of_graph()
+
+    def _set_gradients_of_graph(self) -> None:
+        """In inference mode autograd records nothing, whatever the program says of gradients."""
+        recorded = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        self.t.recorder.graph.create_node("call_function", set_grad_enabled, (recorded,), {})
+
     def changes(self) -> list[tuple[Callable, tuple, tuple, tuple]]:
         """Modes that are not what they were: setter, leading arguments, value before, value now."""
         now = mode_values()
@@ -58,13 +99,14 @@ class TorchState:
     def at_start(self) -> Iterator[None]:
         """Within it the modes are those of the start, of which guards speak."""
         changed = self.changes()
-        for setter, lead, before, _ in changed:
-            setter(*lead, *before)
-        try:
-            yield
-        finally:
-            for setter, lead, _, now in changed:
-                setter(*lead, *now)
+        with torch.inference_mode(False) if self.inference_blocks else contextlib.nullcontext():
+            for setter, lead, before, _ in changed:
+                setter(*lead, *before)
+            try:
+                yield
+            finally:
+                for setter, lead, _, now in changed:
+                    setter(*lead, *now)
 
     def record_warnings(self) -> None:
         """Record the warnings that torch gives of what is called from now on."""
@@ -88,6 +130,8 @@ class TorchState:
             self.recorded_warnings()
         while self.dual_levels:
             self.dual_levels.pop().ends.close()
+        while self.inference_blocks:
+            self.inference_blocks.pop().mode.__exit__(None, None, None)
         for setter, lead, before, _ in self.changes():
             setter(*lead, *before)
         while self.nesting > 0:
@@ -101,6 +145,8 @@ class TorchState:
         """The graph leaves modes as it found them; the rebuilt code sets those that the frame left changed."""
         if self.dual_levels:
             raise Unsupported("a graph break in a block with dual tensors", step=NOWHERE)
+        if self.inference_blocks:
+            raise Unsupported("a graph break in a block of torch.inference_mode", step=self.inference_blocks[0].step)
         for setter, lead, before, now in self.changes():
             self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
             arguments = ", ".join(map(r.constant, (*lead, *now)))

@@ -54,8 +54,6 @@ class Dict(Value):
         return made if self.kind is dict else self.kind(made)
 
     def changed(self, t: Tracer) -> None:
-        if self.kind is types.MappingProxyType:
-            raise Unsupported("a change of a mappingproxy, which takes none")
         refuse_to_drop(self, (v for _, v in self.items.values()))
         t.effects.note(self)
 
@@ -189,7 +187,11 @@ class Dict(Value):
             self.set_item(t, Constant(name), value)
         return Constant(None)
 
-    m___init__ = m_update
+    def m___init__(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
+        if self.kind is collections.defaultdict:
+            self.factory, *rest = map(Value.realize, others or (Constant(None),))
+            others = tuple(rest)
+        return self.m_update(t, *others, **more)
 
     def m_setdefault(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         found = self.find(t, key)
@@ -348,6 +350,37 @@ class DictView(Value):
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.load(self.owner)}.{self.part}()")
+
+
+class MappingProxy(Dict):
+    """A ``mappingproxy``: it shows what is in its dict at any time."""
+
+    def __init__(self, owner: Dict, source: Source | None = None) -> None:
+        super().__init__(owner.items, types.MappingProxyType, source)
+        self.owner = owner
+
+    def find(self, t: Tracer, key: Value) -> Value | None:
+        return self.owner.find(t, key)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return self.owner.get_item(t, key)
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        raise t.raised(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        raise t.raised(TypeError, "'mappingproxy' object does not support item deletion")
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
+        if inplace:
+            raise Unsupported("a change of a mappingproxy, which takes none")
+        return self.owner.binary(t, operation, other.owner if isinstance(other, MappingProxy) else other, False)
+
+    def m_copy(self, t: Tracer) -> Dict:
+        return self.owner.m_copy(t)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(types.MappingProxyType)}({r.load(self.owner)})")
 
 
 class LoadedModules(Value):

@@ -80,6 +80,8 @@ class Instance(Value):
             base = self.payload.type()
             if method is base.__hash__ and look_up(t, self.kind, "__eq__")[1] is base.__eq__:
                 return self.payload.value
+        if method is frozenset.__hash__ and look_up(t, self.kind, "__eq__")[1] is frozenset.__eq__:
+            return self.payload.key(t)  # type: ignore[union-attr]
         raise Unsupported(f"{self.describe()} as a dict key or set member")
 
     def beside(self, t: Tracer, tensor: Value) -> Value:
@@ -144,6 +146,8 @@ class Instance(Value):
         if name == "__dict__":
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)
+        if self.kept_by_payload(owner, raw):
+            return self.payload.get_attr(t, name)  # type: ignore[union-attr]
         data = owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType)
         if data and look_up(t, type(raw), "__get__")[0] is not None:
             return bind_attribute(t, self, owner, name, raw)
@@ -157,6 +161,11 @@ class Instance(Value):
             self.assume_absent(t, name)
             return bind_attribute(t, self, owner, name, raw)
         return self.missing(t, name)
+
+    def kept_by_payload(self, owner: Any, raw: Any) -> bool:
+        """Whether an attribute is one of the container in C that the instance is (``maxlen`` of a deque)."""
+        kept_in_c = isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
+        return kept_in_c and self.payload is not None and owner is self.payload.type()
 
     def missing(self, t: Tracer, name: str) -> Value:
         """``__getattr__``, or the AttributeError."""
@@ -180,7 +189,9 @@ class Instance(Value):
 
     def store(self, t: Tracer, name: str, value: Value) -> None:
         """``object.__setattr__``."""
-        raw = look_up(t, self.kind, name)[1]
+        owner, raw = look_up(t, self.kind, name)
+        if self.kept_by_payload(owner, raw):
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
         if isinstance(raw, property):
             if raw.fset is None:
                 raise t.raised(AttributeError, f"property {name!r} of {self.kind.__name__!r} object has no setter")
@@ -353,6 +364,8 @@ class Instance(Value):
             name = r.remember(self, r.assign(f"{made})"))
         elif type(self.payload).__name__ in ("Tuple", "Constant"):
             name = r.remember(self, r.assign(f"{made}, {r.load(self.payload)})"))
+        elif self.payload.type() is frozenset:
+            name = r.remember(self, r.assign(f"{made}, {self.payload.ingredients(r)})"))  # type: ignore[attr-defined]
         else:
             name = r.remember(self, r.assign(f"{made})"))
             r.fill_payload(self.payload, name)

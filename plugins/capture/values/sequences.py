@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import NotConstant
+from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
     COMPARISONS,
     Answer,
@@ -407,6 +407,15 @@ class Deque(List):
 
     def not_removed(self, t: Tracer, item: Value) -> str:
         return self.not_found(t, item)
+
+    def m___init__(self, t: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+        most = None if maxlen is None or t.is_none(maxlen) else t.int_of(maxlen, "an integer is required")
+        if most is not None and most < 0:
+            raise t.raised(ValueError, "maxlen must be non-negative")
+        if self.items or self.source is not None:
+            raise Unsupported("a deque that is initialized once more")
+        self.maxlen = most
+        return Constant(None) if items is None else self.m_extend(t, items)
 
     def trim(self, left: bool) -> None:
         """Drop what is over ``maxlen``, at the far end of where was added."""

@@ -87,6 +87,11 @@ class Set(Value):
             return given
         return cls.made(kind, "", [] if given is None else [_operand(t, given)])
 
+    @classmethod
+    def of_its_own(cls, t: Tracer, items: Value | None) -> Set:
+        """What an instance of a subclass of frozenset is: never the very frozenset that it was made of."""
+        return cls.made(frozenset, "", [] if items is None else [_operand(t, items.realize())])
+
     def keep(self, object: frozenset) -> Set:
         """A constant: its table is that of the very object."""
         self.table, self.known = object, all(map(is_stable, object))
@@ -287,6 +292,10 @@ class Set(Value):
             name = r.assign(f"{base}{'.' * bool(call)}{call}({', '.join(words)})")
         self.write_changes(r, name, r.line, self.calls[1:count], 1)
         return name
+
+    def ingredients(self, r: Rebuilder) -> str:
+        """What the set was made of, as arguments."""
+        return ", ".join(_text(r, operand) for operand in self.calls[0][1])
 
     def write_changes(
         self, r: Rebuilder, name: str, line: Callable[[str], None], calls: Sequence[Any], before: int

@@ -451,6 +451,10 @@ class Tensor(Value):
             made = r.assign(f"{r.constant(lookups.view_in_memory_of)}({r.load(base)}, {r.output(self)})")
         else:
             made = r.output(self)
+        if self.fake.is_inference() and not r.t.state.began_in_inference_mode:
+            if self.fake.layout is not torch.strided or self.fake.requires_grad:
+                raise Unsupported(f"{self.describe()} that was made in inference mode and leaves compiled code")
+            made = r.assign(f"{r.constant(lookups.made_in_inference_mode)}({made})")
         name = r.remember(self, made)
         if self.fake.retains_grad:
             r.line(f"{name}.retain_grad()")

@@ -110,6 +110,42 @@ def of_the_caller_s_memory(x):
     return y, y * 3
 
 
+def a_parameter_of_the_caller_s_memory(x):
+    y = nn.Parameter(x)
+    return y, (y * x).sin(), nn.Parameter(x)
+
+
+def without_gradients_of_the_caller_s_memory(x):
+    with torch.no_grad():
+        y = nn.Parameter(x)
+        return y, y * 2
+
+
+def only_results_depend_on_the_caller_s_memory(x):
+    return (nn.Parameter(x) * 3,)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        of_the_caller_s_memory, a_parameter_of_the_caller_s_memory, without_gradients_of_the_caller_s_memory,
+        only_results_depend_on_the_caller_s_memory,
+    ],
+)  # fmt: skip
+def test_a_leaf_in_an_argument_s_memory_lies_there(program):
+    compiled = turret.compile(program, fullgraph=True, options=OPTIONS)
+    same(program, Observed(program, fullgraph=True), compiled, compiled)
+    x = X.clone()
+    leaf = compiled(x)[0]
+    assert not leaf.is_leaf or leaf.data_ptr() == x.data_ptr()
+
+
+def of_memory_that_the_graph_changes(x):
+    y = nn.Parameter(x)
+    x.add_(1)
+    return y, y * 3
+
+
 def of_memory_that_is_used_again(x):
     z = x * 2
     y = nn.Parameter(z)
@@ -132,7 +168,7 @@ def a_part_made_without_gradients(x):
 @pytest.mark.parametrize(
     "program",
     [
-        of_the_caller_s_memory, of_memory_that_is_used_again, a_part_made_without_gradients,
+        of_memory_that_the_graph_changes, of_memory_that_is_used_again, a_part_made_without_gradients,
         a_view_of_the_caller_s_memory_that_results_depend_on,
     ],
 )  # fmt: skip

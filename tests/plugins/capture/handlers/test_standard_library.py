@@ -6,6 +6,9 @@ import inspect
 import json
 import logging
 import os
+import re
+import string
+import sys
 
 import pytest
 import torch
@@ -103,3 +106,64 @@ def test_a_message_below_the_level_of_its_logger_is_none(caplog):
     for _ in range(2):
         assert torch.equal(observed(X), X * 12)
     assert own_messages(caplog) == [f"of {X + 1}"] * 4
+
+
+def replaced_by_a_function(x):
+    starts = []
+
+    def replacement(match):
+        starts.append(match.start())
+        return match.group().upper() + str(x.shape[0])
+
+    found = re.sub("a", replacement, "banana"), re.compile("(?P<q>n)a").sub(lambda match: match["q"], "banana", 1)
+    return x + 1, found, starts, re.sub("A", "b", "aA", flags=re.I), re.sub("a", lambda match: "b", "aaa", 2)
+
+
+def template(x):
+    return x + 1, string.Template("$a b ${c}").substitute(a=3, c=x.shape[0]), string.Template("$a").safe_substitute()
+
+
+def each_match(x):
+    return x * sum(int(m.group()) for m in re.finditer(r"\d", "a1b22")), [
+        m.span() for m in re.compile("b").finditer("abab", 2)
+    ]
+
+
+def replaced_by_no_text(x):
+    try:
+        return re.sub("a", lambda match: 3, "a")
+    except TypeError as error:
+        return str(error), x + 1
+
+
+def badly_written(x):
+    try:
+        return re.sub("(", "", "a")
+    except re.error as error:
+        return str(error), x + 1
+
+
+def parameters_of_a_signature(x):
+    bound = inspect.signature(replaced_by_a_function).bind(x)
+    bound.apply_defaults()
+    return x + len(bound.arguments), list(inspect.signature(template).parameters)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [replaced_by_a_function, template, each_match, replaced_by_no_text, badly_written, parameters_of_a_signature],
+)
+def test_texts_are_made_while_capturing(program):
+    check(program, X, breaks=0, graphs=1)
+
+
+def test_the_limit_of_recursion_is_the_program_s():
+    observed = Observed(lambda x: x * sys.getrecursionlimit(), fullgraph=True)
+    before = sys.getrecursionlimit()
+    try:
+        for limit in (before, before + 10, before):
+            sys.setrecursionlimit(limit)
+            assert torch.equal(observed(X), X * limit)
+            assert sys.getrecursionlimit() == limit
+    finally:
+        sys.setrecursionlimit(before)

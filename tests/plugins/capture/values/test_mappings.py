@@ -199,3 +199,62 @@ def test_attributes_of_an_ordered_dict_are_kept_beside_its_items(program):
         seen.append([(call(x, n), dict(vars(LABELLED))) for n in (2, 3, 2)])
         seen[-1].append([vars(v) for v in seen[-1][0][0] if isinstance(v, collections.OrderedDict)])
     assert_same(*seen[::-1])
+
+
+def shown(x):
+    held = {"a": x}
+    proxy = types.MappingProxyType(held)
+    held["b"] = x + 1
+    try:
+        proxy["z"] = 3
+    except TypeError as error:
+        message = str(error)
+    merged = proxy | {"z": 1}, {**proxy}, dict(proxy), proxy.copy()
+    return list(proxy.items()), "b" in proxy, proxy.get("c"), len(proxy), merged, message, isinstance(proxy, dict)
+
+
+def filled_by_its_dict(x):
+    held = collections.defaultdict(list)
+    types.MappingProxyType(held)["a"].append(x)
+    return held, x + 1
+
+
+def test_a_proxy_shows_its_dict():
+    check(shown, X, graphs=1)
+    check(filled_by_its_dict, X, graphs=1)
+
+
+def test_a_proxy_shows_its_dict_on_both_sides_of_a_break():
+    def program(x):
+        held = {"a": x}
+        proxy = types.MappingProxyType(held)
+        print(end="")
+        held["b"] = x + 1
+        return proxy["b"] * 2, len(proxy), list(proxy)
+
+    check(program, X, breaks=1)
+
+
+def test_a_proxy_that_leaves_shows_its_dict():
+    def program(x):
+        held = {"a": x + 1}
+        return types.MappingProxyType(held), held
+
+    proxy, held = Observed(program, fullgraph=True)(X)
+    held["b"] = 3
+    assert type(proxy) is types.MappingProxyType and proxy["b"] == 3
+
+
+def test_a_proxy_from_before_shows_changes_of_its_dict():
+    def program(x, held, proxy):
+        held["n"] += 1
+        return x * proxy["n"]
+
+    observed = Observed(program, fullgraph=True)
+    held = {"n": 1}
+    for n in (2, 3, 4):
+        assert torch.equal(observed(X, held, types.MappingProxyType(held)), X * n)
+
+
+def test_items_are_sorted_by_names_beside_which_tensors_stand():
+    check(lambda x: [v + 1 for _, v in sorted({"b": x, "a": x * 2}.items())], X, graphs=1)
