@@ -38,7 +38,8 @@ _BARE_LITERALS = frozenset(
 class Emitter(TextEmitter):
     """The state of writing one kernel.
 
-    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes.
+    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes,
+    ``described`` the pointers that tensor descriptors begin at.
     """
 
     symbol_stem = "n"
@@ -47,6 +48,7 @@ class Emitter(TextEmitter):
         super().__init__(Scope(), Facts(tiling))
         self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
         self.sizes: dict[Size, None] = {}
+        self.described: set[str] = set()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()

@@ -151,14 +151,19 @@ def matrix_tiling(nest: Nest, form: MatrixForm) -> Tiling:
     if form.groups is not None:
         configs = _grouped_configs(rows, columns, depth, form.groups.count)
     sums = len(matrix_products(stores, form))
-    configs = tuple(config for config in configs if sums * _registers(config) <= MOST_SUMS)
+    configs = tuple(config for config in configs if sums * registers(config) <= MOST_SUMS)
     return Tiling(tiles, stores, nest, True, configs, matrix=form)
 
 
-def _registers(config: Config) -> int:
+def registers(config: Config) -> int:
     """Registers of a thread that hold a tile of sums."""
     blocks = dict(config.constants)
-    return blocks["YBLOCK"] * blocks["XBLOCK"] // (32 * config.num_warps)
+    return blocks["YBLOCK"] * blocks["XBLOCK"] * blocks.get("PARTS", 1) // (32 * config.num_warps)
+
+
+def sides_of(found: Contraction, rows: Var) -> tuple[Expr, Expr]:
+    """The factors of a product: first the one that varies along the ``rows`` of the tiles."""
+    return (found.left, found.right) if rows in found.left.variables else (found.right, found.left)
 
 
 def matrix_products(stores: tuple[FlatStore, ...], form: MatrixForm) -> list[Contraction]:

@@ -90,6 +90,19 @@ class MatrixForm:
     groups: RowGroups | None = None
 
 
+@attrs.frozen
+class TileLoop:
+    """Programs of a product of matrices that compute several tiles each: about one a multiprocessor, which begins to
+    load the next tile while it stores the last.
+
+    ``has_descriptors``: operands and results are moved by tensor descriptors where there are some of them;
+    ``described``: all operands are, and tiles of the result may be stored in parts.
+    """
+
+    has_descriptors: bool
+    described: bool
+
+
 @attrs.frozen(eq=False)
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
@@ -98,7 +111,8 @@ class Tiling:
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
-    product of matrices, whose depth is walked in blocks and is no tile.
+    product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
+    None, programs compute several tiles of it each.
     """
 
     tiles: tuple[Tile, ...]
@@ -111,6 +125,7 @@ class Tiling:
     along_row: bool = False
     stages: int = 1
     matrix: MatrixForm | None = None
+    loop: TileLoop | None = None
 
     @property
     def row(self) -> Tile | None:
@@ -121,7 +136,18 @@ class Tiling:
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
         if in_groups or not isinstance(tile.extent, int):
             return True
-        return any(tile.extent % dict(config.constants)[tile.block] for config in self.configs)
+        return any(tile.extent % self._block(tile, config) for config in self.configs)
+
+    def width(self, tile: Tile) -> str:
+        """How far a tile of the result reaches: a block, or as many as its columns are stored in one after another."""
+        return f"({tile.block} * PARTS)" if self._is_parted(tile) else tile.block
+
+    def _is_parted(self, tile: Tile) -> bool:
+        return self.loop is not None and tile is self.tiles[-1]
+
+    def _block(self, tile: Tile, config: Config) -> int:
+        constants = dict(config.constants)
+        return constants[tile.block] * (constants["PARTS"] if self._is_parted(tile) else 1)
 
 
 def tile(nest: Nest) -> Tiling:
