@@ -10,12 +10,20 @@ import torch
 from turret.ir.analysis.contraction import Contraction
 from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, rewrite
-from turret.ir.index import Var, product, unflatten
+from turret.ir.index import Index, Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.groups import count_groups, open_group
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, of_tile, operand_of, sides_of
+from turret.plugins.codegen.triton.tiles.matrix import (
+    Gathered,
+    Operand,
+    gathered_of,
+    matrix_products,
+    of_tile,
+    operand_of,
+    sides_of,
+)
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile
 
@@ -120,8 +128,12 @@ class Factors:
         What lies beyond the depth is zero on both sides: a zero times whatever memory held may be a NaN.
         """
         if (factor, side) not in self.known:
-            operand = operand_of(of_tile(factor), self.form.depth)
-            made = self._compute(of_tile(factor), side) if operand is None else self.load(operand, side)
+            own = of_tile(factor)
+            operand, gathered = operand_of(own, self.form.depth), gathered_of(own)
+            if operand is not None:
+                made = self.load(operand, side)
+            else:
+                made = self._compute(own, side) if gathered is None else self._gather(gathered, side)
             self.known[factor, side] = made
         return self.known[factor, side]
 
@@ -137,20 +149,53 @@ class Factors:
             self.scope.names[name] = name
         return name
 
+    def _inside(self, side: str) -> tuple[_FactorEmitter, dict[Var, Index]]:
+        """What writes a factor as a block, and what the depth is in it.
+
+        Blocks that lie within one place of a window have the same place all along, a number.
+        """
+        name = self._along(side)
+        window = self.form.window
+        if window == 1:
+            depth = Var(name, self.form.depth.extent)
+            places = {self.form.depth: depth.index}
+            if self.masked:
+                self.scope.names[f"{name}mask"] = f"{side}_inside"
+        else:
+            place, depth = Var("place", self.form.depth.extent // window), Var(f"{side}_channel", window)
+            if place not in self.scope.variables:
+                self.scope.line(f"place = depth // {window}")
+                self.scope.variables[place] = "place"
+            self.scope.line(f"{depth.name} = {name} - place * {window}")
+            places = {self.form.depth: place.index * window + depth.index}
+        self.scope.variables[depth] = depth.name
+        return _FactorEmitter(self.emitter, side, depth), places
+
     def _compute(self, factor: Expr, side: str) -> str:
         """A block that is made of others, as dequantised weights are, in the type that it is rounded to."""
-        depth = Var(self._along(side), self.form.depth.extent)
-        self.scope.variables[depth] = depth.name
-        emitter = _FactorEmitter(self.emitter, side, depth)
-        if self.masked:
-            self.scope.names[f"{depth.name}mask"] = f"{side}_inside"
-        rounded = rewrite(factor.args[0], {self.form.depth: depth.index})
+        emitter, places = self._inside(side)
+        rounded = rewrite(factor.args[0], places)
         value = emitter.value(rounded, self.scope)
         value = emitter.spread(value, emitter.span(rounded), frozenset(emitter.tiles))
         if self.masked:
             value = f"tl.where({side}_inside, {value}, 0.0)"
         name = self.emitter.fresh("block")
         self.scope.line(f"{name} = ({value}).to({_HALF[rounded.dtype]})")
+        return name
+
+    def _gather(self, factor: Gathered, side: str) -> str:
+        """A block of elements that lie anywhere, in the type that they have in memory: so they are loaded ahead."""
+        emitter, places = self._inside(side)
+        read = rewrite(factor.load, places)
+        (offset,) = read.coords
+        inside = None if factor.inside is None else rewrite(factor.inside, places)
+        text = emitter.spread(emitter.index(offset, self.scope), offset.variables, frozenset(emitter.tiles))
+        masks = emitter.masks(frozenset(emitter.tiles), self.scope, inside)
+        arguments = [f"{emitter.pointer(read.tensor)} + ({text})"]
+        if masks:
+            arguments += [f"mask={masks}", "other=0.0"]
+        name = self.emitter.fresh("block")
+        self.scope.line(f"{name} = tl.load({', '.join(arguments)})")
         return name
 
     def load(self, operand: Operand, side: str) -> str:

@@ -13,6 +13,7 @@ from turret.plugins.codegen.triton.tiles.matrix import (
     MOST_SUMS,
     THIN,
     Operand,
+    largest_block,
     matrix_products,
     of_tile,
     operand_of,
@@ -93,12 +94,13 @@ def _configs(
     """Configurations of tiles that are not far larger than the result."""
     sums = len(matrix_products(tiling.stores, form))
     rows, columns, depth = (power_of_two(v.extent) for v in (*(t.variable for t in tiling.tiles), form.depth))
+    most = largest_block(form.window) if form.window > 1 else max(16, depth)
     for y, x, parts, block, warps, stages, flat, specialized in shapes:
         constants = {
             "FLAT": int(flat and form.groups is None),
             "PARTS": parts,
             "PROGRAMS": properties.multiprocessors,
-            "RBLOCK": min(block, max(16, depth)),
+            "RBLOCK": min(block, most),
             "SPECIALIZED": int(specialized),
             "XBLOCK": x,
             "YBLOCK": y,

@@ -88,6 +88,7 @@ class MatrixForm:
     batch: tuple[Var, ...]
     depth: Var
     groups: RowGroups | None = None
+    window: int = 1
 
 
 @attrs.frozen
