@@ -42,15 +42,15 @@ class Ran(Exception):
 class ForGpu:
     """Plugin: what the CPU's pipeline scheduled, compiled for a GPU; ``results`` keeps plans and errors."""
 
-    def __init__(self, arch: str = "sm_90") -> None:
+    def __init__(self, arch: str = "sm_90", cores: int = 0) -> None:
         self.results: list[Plan | CodegenError] = []
         self.events: list[Any] = []
-        self.arch = arch
+        self.target = Target("cuda", 0, arch, cores)
 
     @hookimpl
     def turret_codegen(self, context: CompileContext, schedule: Schedule) -> Plan:
         try:
-            self.results.append(stage.codegen(context, schedule, Target("cuda", 0, self.arch)))
+            self.results.append(stage.codegen(context, schedule, self.target))
         except CodegenError as error:
             self.results.append(error)
         raise Ran
@@ -134,8 +134,9 @@ class Picky:
         return candidates[-1]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 def test_a_rival_that_is_faster_is_launched_and_one_that_does_not_compile_is_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
     monkeypatch.setattr(stage, "Tuner", Picky)
     monkeypatch.setattr(stage, "device_for", lambda kind: SimpleNamespace(is_available=lambda: True))
@@ -147,7 +148,7 @@ def test_a_rival_that_is_faster_is_launched_and_one_that_does_not_compile_is_out
         return torch.relu(x @ w)
 
     turret.reset()
-    plugin = ForGpu()
+    plugin = ForGpu(cores=3 if streamed else 8)
     options = {"cache_dir": str(tmp_path), "on_error": "raise", "max_autotune": True}
     compiled = turret.compile(f, plugins=[plugin, Generated(("tiles",))], options=options)
     with pytest.raises(Exception, match="Ran"):
@@ -155,7 +156,10 @@ def test_a_rival_that_is_faster_is_launched_and_one_that_does_not_compile_is_out
     table = table_of(plugin.plan)
     (binary,) = table.kernels
     assert "make_tensor_descriptor" in plugin.plan.source and binary.function in plugin.plan.source
-    assert plugin.plan.scratch_bytes >= 8 * 128  # descriptors of eight programs
+    assert ("tl.atomic_add" in plugin.plan.source) == streamed
+    sums = 3 * 2 * 64 * 128 * 4 + 256 if streamed else 0
+    descriptors = (3 if streamed else 8) * 3 * 128
+    assert plugin.plan.scratch_bytes == sums + -(-descriptors // 256) * 256
 
 
 def test_progress_is_told_kernel_by_kernel(tmp_path: Path) -> None:
