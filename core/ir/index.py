@@ -570,6 +570,9 @@ def _divide_rest(rest: Index, divisor: Size) -> Index:
         if factor > 1:
             reduced = Index.make(tuple((a, c // factor) for a, c in rest.terms), rest.const // factor)
             return reduced // (divisor // factor)
+        coarse = _coarse(rest, divisor)
+        if coarse is not None:
+            return coarse[1] // (divisor // coarse[0])
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if isinstance(atom, Div):
@@ -581,12 +584,31 @@ def _divide_rest(rest: Index, divisor: Size) -> Index:
     return Index.make(((Div(rest, divisor), 1),), 0)
 
 
+def _coarse(rest: Index, divisor: int) -> tuple[int, Index, Index] | None:
+    """``(u, q, r)`` with ``rest == u * q + r``, ``0 <= r < u``, and ``u`` a part of the divisor, so that ``rest //
+    divisor`` is ``q // (divisor // u)``; None where the terms do not come apart so."""
+    if len(rest.terms) < 2 or rest.const != 0 or not all(isinstance(c, int) for _, c in rest.terms):
+        return None
+    ordered = sorted(rest.terms, key=lambda term: -abs(term[1]))
+    for count in range(len(ordered) - 1, 0, -1):
+        unit = math.gcd(divisor, *(coefficient for _, coefficient in ordered[:count]))
+        fine = Index.make(tuple(term for term in rest.terms if term not in ordered[:count]), 0)
+        if unit > 1 and fine._within(unit):
+            units = tuple((a, c // unit) for a, c in rest.terms if (a, c) in ordered[:count])
+            return unit, Index.make(units, 0), fine
+    return None
+
+
 def _mod_rest(rest: Index, divisor: Size) -> Index:
     if isinstance(divisor, int) and isinstance(rest.const, int):
         factor = math.gcd(_common_factor(rest, divisor), rest.const)
         if factor > 1:
             reduced = Index.make(tuple((a, c // factor) for a, c in rest.terms), rest.const // factor)
             return (reduced % (divisor // factor)) * factor
+        coarse = _coarse(rest, divisor)
+        if coarse is not None:
+            unit, units, fine = coarse
+            return (units % (divisor // unit)) * unit + fine
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if isinstance(atom, Mod) and divide_exactly(atom.divisor, divisor) is not None:

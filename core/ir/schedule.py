@@ -139,6 +139,7 @@ ProductForm = Literal["library", "padded", "rows", "tiles", "split", "loops", "o
 that the library is fast for; as rows, where one operand is a vector, each element a sum along a row; in tiles, by
 matrix instructions; in loops like any other reduction's, where the library's call costs more than the arithmetic; by a
 call of oneDNN in place of BLAS's.
+Convolutions: by a call, or in tiles, as products with the windows.
 Attention: by a call, or split over the keys, the parts of which are put together by loops."""
 
 

@@ -1,7 +1,8 @@
-"""Matrix products: for each, whether it stays a call of the device's library or becomes loops, asked before fusion.
+"""Matrix products and convolutions: which stay calls of the device's library and which become loops.
 
-As loops a product is a definition like any other, a sum of products along a row, so that what uses it is fused with it,
-its result needs no memory, and a code generator finds it again (``turret.ir.analysis.contraction``).
+They are asked before fusion.  As loops a product is a definition like any other, a sum of products along a row, so
+that what uses it is fused with it, its result needs no memory, and a code generator finds it again
+(``turret.ir.analysis.contraction``).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from turret.ir import (
     walk,
 )
 from turret.ir.index import hinted
+from turret.plugins.schedule.convolutions import Convolution, convolution
 from turret.plugins.schedule.fusion.inline import MOST_DEQUANTISED
 from turret.plugins.schedule.grouped import GroupedProduct, grouped_product
 from turret.plugins.schedule.onednn import LEAST_OF_ONEDNN, Linear
@@ -323,6 +325,8 @@ def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | Non
 
 def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """Microseconds that a way to compute a product takes, with kernels around it; None where it was not measured."""
+    if candidate.template.kind == "convolution":
+        return None  # none was measured
     if candidate.form not in ("library", "padded", "onednn"):
         return _loops_cost(candidate, costs)
     if candidate.form == "padded" and costs.misaligned == 1:
@@ -383,7 +387,7 @@ def choose_products(
 
     ``schedule`` makes the schedules that a candidate is told by.
     """
-    if target is None or not any(isinstance(s, Template) and s.kind == "matmul" for s in program.statements):
+    if target is None or not any(isinstance(s, Template) and s.kind in _KINDS for s in program.statements):
         return program, ()
     chooser = _Chooser(context, program, target, schedule)
     statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
@@ -399,7 +403,10 @@ def _without_views(statements: Sequence[Statement], outputs: Sequence[str]) -> t
     return tuple(s for s in statements if not isinstance(s, StridedView) or s.tensor.name in read)
 
 
-Product = MatrixProduct | GroupedProduct | PackedProduct
+_KINDS = ("matmul", "convolution")
+"""Of the calls that loops may compute."""
+
+Product = MatrixProduct | GroupedProduct | PackedProduct | Convolution
 """Calls that loops can compute."""
 
 
@@ -428,7 +435,7 @@ class _Chooser:
 
     def chosen(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement, or those that take its place."""
-        if not isinstance(statement, Template) or statement.kind != "matmul":
+        if not isinstance(statement, Template) or statement.kind not in _KINDS:
             return (statement,)
         found = self._product(statement)
         if found is None or found.result.device.type != self.target.device_type:
@@ -442,7 +449,7 @@ class _Chooser:
         return self._in_form(found, form, self.padding)
 
     def _product(self, template: Template) -> Product | None:
-        kinds = (grouped_product, packed_product, matrix_product)
+        kinds = (convolution, grouped_product, packed_product, matrix_product)
         return next((found for kind in kinds if (found := kind(template, self.declarations)) is not None), None)
 
     def _in_form(self, found: Product, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:

@@ -14,8 +14,10 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, device_for
 from turret.hooks.products import Target
 from turret.ir import AttentionCandidate, Extern, ProductCandidate
+from turret.pipeline.keys.graph_key import source_fingerprint
 from turret.plan.executor import load
 from turret.plugins.codegen.triton.compilation.autotune import FLUSH_BYTES, REPEATS, WARM_UPS, sample
+from turret.plugins.codegen.triton.compilation.compile import triton_version
 from turret.plugins.codegen.triton.stage import codegen
 
 ROLE = "choice"
@@ -31,14 +33,16 @@ def timed_cost(
 ) -> float | None:
     """Microseconds that a candidate's schedule takes; infinite where it cannot run, None where sizes are symbolic.
 
-    Each of its kernels runs in its fastest configuration.
+    Each of its kernels runs in its fastest configuration.  Times that another version measured are not asked for, which
+    may have had other kernels.
     """
     device = device_for(target.device_type)
     if not candidate.is_static or not device.is_available():
         return None
     index = device.current_index() if target.index is None else target.index
     name = f"{device.properties(index).name} {device.driver(index)} torch {torch.__version__}"
-    key = hashlib.sha256(f"product {name} {candidate.schedule}".encode()).hexdigest()
+    made_by = f"triton {triton_version()} turret {source_fingerprint()}"
+    key = hashlib.sha256(f"product {name} {made_by} {candidate.schedule}".encode()).hexdigest()
     store = context.store("codegen")
     stored = store.get(key, ROLE)
     if stored is not None:

@@ -16,6 +16,7 @@ from turret.plugins.codegen.triton.emission.body import grid_text, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT, WAIT_IMPORT, WAITS_FROM, prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
+from turret.plugins.codegen.triton.tile_loops.tiling import tile_loops
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tiling
@@ -31,6 +32,7 @@ def emit(
     properties: DeviceProperties | None = None,
     hints: Mapping[str, int] | None = None,
     given: frozenset[str] = frozenset(),
+    tuned: bool = False,
 ) -> tuple[TritonKernel, ...]:
     """Triton of one kernel, or of a call that ``writes`` is true of.
 
@@ -38,7 +40,8 @@ def emit(
 
     ``declarations`` declares every tensor that the kernel reads or writes.  ``hints`` are values that size symbols had
     and may have again: kernels are right for any, and some have another one beside them that is fast for such.
-    ``given``: tensors that were there before the kernel ahead in the stream began, and that it does not write.  Raises
+    ``given``: tensors that were there before the kernel ahead in the stream began, and that it does not write.
+    ``tuned``: a timer will choose, so that kernels have their ``rivals`` beside them.  Raises
     ``UnsupportedError`` where the kernel has a dtype or a form that tiles cannot express.
     """
     properties, hints = properties or DeviceProperties(), hints or {}
@@ -49,23 +52,32 @@ def emit(
         stages = split(kernel, declarations, properties, hints)
     tensors = {**declarations, **stages.tensors}
     waits = properties.capability >= WAITS_FROM
-    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints, given)) is not None]
+    rivals = properties if tuned and len(stages.kernels) == 1 else None
+    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints, given, rivals)) is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
 
 
 def _write(
-    kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool, hints: Mapping[str, int], given: frozenset[str]
+    kernel: Kernel,
+    declarations: dict[str, TensorDecl],
+    waits: bool,
+    hints: Mapping[str, int],
+    given: frozenset[str],
+    rivals: DeviceProperties | None,
 ) -> TritonKernel | None:
     """One Triton kernel; None where it would store nothing.
 
-    ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended."""
+    ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended.
+    ``rivals``: the device for which to write other kernels beside it."""
     nest = normalise(kernel, declarations, hints)
     if not nest.stores:
         return None
     emitter = Emitter(_tiling(kernel, nest))
     made = _written(kernel, emitter, waits, given)
+    if rivals is not None and not made.sizes:
+        return attrs.evolve(made, rivals=_rivals(kernel, emitter.tiling, rivals, waits, given))
     divisible = multiples(made.sizes, hints)
     # A symbol without a hint may be the bits of a float.
     known = bool(made.sizes) and hints.keys() >= set(made.sizes)
@@ -79,6 +91,13 @@ def _write(
         return made
     parameters = frozenset(faster.symbols[name] for name in divisible)
     return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
+
+
+def _rivals(
+    kernel: Kernel, tiling: Tiling, properties: DeviceProperties, waits: bool, given: frozenset[str]
+) -> tuple[TritonKernel, ...]:
+    """Other kernels that do the same as one of static sizes."""
+    return tuple(_written(kernel, Emitter(loop), waits, given) for loop in tile_loops(tiling, properties))
 
 
 def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str]) -> TritonKernel:
@@ -116,6 +135,8 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str
         comment=_comment(kernel),
         streams=tuple(emitter.streams),
         ends=_ends(emitter.tiling),
+        described=frozenset(emitter.described),
+        scratch=emitter.scratch,
     )
 
 

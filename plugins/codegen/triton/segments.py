@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
-import torch
 
 from turret.plan import SCRATCH_ALIGNMENT, Launch, Plan, SizeText
 from turret.plan.builder import PlanDraft
@@ -26,7 +25,7 @@ from turret.plan.launch.table import (
     segment_words,
 )
 from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Variant
-from turret.plugins.codegen.triton.tiles.kernel import Scratch, TritonKernel
+from turret.plugins.codegen.triton.tiles.kernel import TritonKernel
 
 MOST_SPANS = 4
 """Spans of scratch memory between two of the arena's."""
@@ -50,13 +49,16 @@ def with_alignment(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
     """The kernel with alignment hints for all pointers that the runtime keeps aligned.
 
     The allocator aligns what it hands out, and the arena's tensors start at cache lines; of other tensors each run
-    makes sure (``native.device.Segment.recover``).  Views into the arena alone start anywhere for good.
+    makes sure (``native.device.Segment.recover``).  Views into the arena alone start anywhere for good, and rivals that
+    cannot do with that are left out.
     """
     pointers = zip(kernel.parameters, kernel.buffers, strict=False)
     aligned = {parameter for parameter, buffer in pointers if not _starts_anywhere(buffer, draft)}
     sizes = kernel.divisible.difference(kernel.parameters[: len(kernel.buffers)])
     otherwise = None if kernel.otherwise is None else with_alignment(kernel.otherwise, draft)
-    return attrs.evolve(kernel, divisible=sizes | aligned, otherwise=otherwise)
+    rivals = (with_alignment(rival, draft) for rival in kernel.rivals)
+    able = tuple(rival for rival in rivals if rival.described <= rival.divisible)
+    return attrs.evolve(kernel, divisible=sizes | aligned, otherwise=otherwise, rivals=able)
 
 
 def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
@@ -117,8 +119,9 @@ class _Packer:
         """Launches of the kernels emitted for one loop kernel, which share scratch memory."""
         steps: list[KernelLaunch | Clear] = []
         for kernel in group:
+            constants = dict(self.choose(kernel)[0][1].constants) if kernel.scratch else {}
             for scratch in kernel.scratch:
-                layout.place(scratch.name, f"({scratch.count}) * {_itemsize(scratch)}")
+                layout.place(scratch.name, f"({_substituted(scratch.count, constants)}) * {scratch.itemsize}")
                 if scratch.zeroed:
                     steps.append(Clear(layout.pointer(scratch.name), layout.bytes[scratch.name]))
             steps.append(self.launch(kernel, layout))
@@ -171,10 +174,9 @@ class _Packer:
         """Triton's own scratch pointers: memory for each program where the kernel asks for some, else null."""
         pointers: list[Parameter] = [Number(0)] * compiled.hidden_pointers
         if compiled.global_scratch and pointers:
-            blocks = compiled.cluster[0] * compiled.cluster[1] * compiled.cluster[2]
             name = f"{kernel.name} global scratch {len(layout.offsets)}"
             programs = " * ".join(f"({_substituted(count, constants)})" for count in counts)
-            layout.place(name, f"{programs} * {compiled.global_scratch * blocks}")
+            layout.place(name, f"{programs} * {compiled.scratch_bytes((1, 1, 1))}")
             pointers[0] = layout.pointer(name)
         return pointers
 
@@ -228,10 +230,6 @@ def _most(totals: list[SizeText]) -> SizeText:
     known = max([t for t in distinct if isinstance(t, int)], default=0)
     unknown = [t for t in distinct if not isinstance(t, int)]
     return f"max({', '.join([str(known), *unknown])})" if unknown else known
-
-
-def _itemsize(scratch: Scratch) -> int:
-    return getattr(torch, scratch.dtype).itemsize
 
 
 def _substituted(text: str, constants: dict[str, int]) -> str:

@@ -56,6 +56,20 @@ def device_properties(target: Target) -> DeviceProperties:
     return DeviceProperties(capability, target.cores) if target.cores else DeviceProperties(capability)
 
 
+Identity = tuple[str, frozenset[str], tuple[str, ...]]
+
+
+def _identity(kernel: TritonKernel) -> Identity:
+    """What kernels have in common for which one choice is made."""
+    return kernel.name, kernel.divisible, tuple(rival.name for rival in kernel.rivals)
+
+
+def _launched(kernel: TritonKernel, chosen: Variant) -> TritonKernel:
+    """A kernel, or that of its rivals which was chosen for all that are like it; with no other configuration."""
+    (each,) = (k for k in (kernel, *kernel.rivals) if k.name == chosen[0].name)
+    return attrs.evolve(each, configs=(chosen[1],), rivals=())
+
+
 class _CodeGenerator:
     """One schedule on its way to a plan."""
 
@@ -85,11 +99,16 @@ class _CodeGenerator:
             segments = {run.name: self._emitted(run) for run in self.draft.segments}
             chosen = self._choose(list(alternatives(segments)))
             built.result()
-        packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
+        launched = {(v[0].name, v[0].divisible): (v, compiled) for v, compiled in chosen.values()}
+        segments = {
+            name: [tuple(_launched(kernel, chosen[_identity(kernel)][0]) for kernel in group) for group in groups]
+            for name, groups in segments.items()
+        }
+        packed = pack(self.draft, segments, lambda kernel: launched[kernel.name, kernel.divisible])
         return attrs.evolve(
             self.draft.plan,
             source=_source(segments),
-            library=self._bundle(packed.table, {c.key: c for _, c in chosen.values()}),
+            library=self._bundle(packed.table, {c.key: c for _, c in launched.values()}),
             scratch_bytes=packed.scratch_bytes,
             arena_spans=packed.arena_spans,
         )
@@ -100,26 +119,31 @@ class _CodeGenerator:
         return [self._emit(step, there) for step, there in zip(run.steps, given, strict=True)]
 
     def _emit(self, kernel: Kernel | Template, given: frozenset[str]) -> Emitted:
-        emitted = emit(kernel, self.declarations, self.properties, self.hints, given)
+        tuned = self.tuner is not None
+        emitted = emit(kernel, self.declarations, self.properties, self.hints, given, tuned)
         return tuple(with_alignment(k, self.draft) for k in emitted)
 
-    def _choose(self, kernels: list[TritonKernel]) -> dict[tuple[str, frozenset[str]], tuple[Variant, CompiledKernel]]:
-        """The configuration to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""
-        distinct = {(k.name, k.divisible): k for k in kernels}
+    def _choose(self, kernels: list[TritonKernel]) -> dict[Identity, tuple[Variant, CompiledKernel]]:
+        """The variant to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""
+        distinct = {_identity(k): k for k in kernels}
         wanted = {i: self._candidates(k) for i, k in distinct.items()}
         variants = [v for candidates in wanted.values() for v in candidates]
-        compiled, fresh = self.compiler.compile(variants, self._progress)
+        optional = {rival.name for kernel in distinct.values() for rival in kernel.rivals}
+        compiled, fresh = self.compiler.compile(variants, self._progress, optional)
         kind: EventKind = "cache_miss" if fresh else "cache_hit"
         self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled")
         binaries = iter(compiled)
         chosen = {}
         for identity, candidates in wanted.items():
-            pairs = [(variant, next(binaries)) for variant in candidates]
+            answers = [(variant, next(binaries)) for variant in candidates]
+            pairs = [(variant, binary) for variant, binary in answers if binary is not None]
             chosen[identity] = pairs[0] if self.tuner is None else self.tuner.best(pairs, self.declarations)
         return chosen
 
     def _candidates(self, kernel: TritonKernel) -> list[Variant]:
-        return [(kernel, config) for config in (kernel.configs if self.tuner else kernel.configs[:1])]
+        if self.tuner is None:
+            return [(kernel, kernel.configs[0])]
+        return [(each, config) for each in (kernel, *kernel.rivals) for config in each.configs]
 
     def _progress(self, done: int, wanted: int) -> None:
         self.context.emit("progress", stage="codegen", name=self.name, message=f"{done} of {wanted} kernels compiled")

@@ -191,3 +191,11 @@ def test_integers_that_come_of_floats_are_symbols_for_kernels():
     assert size(2 * scaled + n) == 2 * symbol + n
     assert size_of_inputs(2 * scaled + n) == 2 * scaled + n
     assert not computed_by_host(functions.FloorDiv(n + 1, 2))
+
+
+def test_what_is_divided_comes_apart_into_units_and_a_rest() -> None:
+    place, channel = Var("place", 9), Var("channel", 32)
+    both = place.index * 32 + channel.index
+    assert both % 96 is place.index % 3 * 32 + channel.index
+    assert both // 96 is place.index // 3
+    assert (both + 7) // 96 is not place.index // 3  # 7 more may reach the next place

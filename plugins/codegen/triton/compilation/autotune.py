@@ -20,6 +20,8 @@ from turret.hooks.products import Target
 from turret.ir import TensorDecl
 from turret.plan.launch.device import TABLE, DeviceLibrary
 from turret.plan.launch.table import (
+    NUMBER,
+    Clear,
     KernelLaunch,
     LaunchTable,
     Number,
@@ -29,6 +31,7 @@ from turret.plan.launch.table import (
     segment_words,
 )
 from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Variant
+from turret.plugins.codegen.triton.tiles.kernel import evaluated
 from turret.storage import codec
 from turret.storage.artifact_cache import Entry, Store
 
@@ -38,6 +41,8 @@ FLUSH_BYTES = 256 << 20
 
 ROLE = "choice"
 _CHOICE = "choice.json"
+HIDDEN = "memory of Triton's own"
+"""Stands among a kernel's buffers for what Triton's compiler wants."""
 Candidate = tuple[Variant, CompiledKernel]
 
 
@@ -60,8 +65,8 @@ class Tuner:
         alone = all(b in declarations and _is_static(declarations[b]) for b in kernel.buffers)
         if len(candidates) == 1 or kernel.sizes or not alone:
             return candidates[0]
-        tensors = [declarations[b] for b in kernel.buffers]
-        key = self._key(candidates, tensors)
+        tensors = {b: declarations[b] for b in kernel.buffers}
+        key = self._key(candidates, [*tensors.values()])
         stored = self.cache.get(key, ROLE)
         if stored is not None:
             return candidates[json.loads(stored[_CHOICE])["choice"]]
@@ -76,14 +81,14 @@ class Tuner:
         return hashlib.sha256(repr(("tuned", self.device_name, binaries, sizes)).encode()).hexdigest()
 
     def _times(
-        self, candidates: Sequence[Candidate], tensors: list[TensorDecl], ends: Mapping[str, int]
+        self, candidates: Sequence[Candidate], tensors: Mapping[str, TensorDecl], ends: Mapping[str, int]
     ) -> list[float]:
         """Median milliseconds of each candidate; infinite where the device refuses it."""
         times = []
         failure: Exception | None = None
         with self.device.selected(self.index):
             flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.target.device)
-            samples = [_sample(decl, self.target.device, ends.get(decl.name)) for decl in tensors]
+            samples = {name: _sample(decl, self.target.device, ends.get(name)) for name, decl in tensors.items()}
             for variant, compiled in candidates:
                 try:
                     times.append(self._time(variant, compiled, samples, flush))
@@ -95,14 +100,30 @@ class Tuner:
         return times
 
     def _time(
-        self, variant: Variant, compiled: CompiledKernel, tensors: list[torch.Tensor], flush: torch.Tensor
+        self, variant: Variant, compiled: CompiledKernel, tensors: Mapping[str, torch.Tensor], flush: torch.Tensor
     ) -> float:
-        words = segment_words(0, (_launch(variant, compiled),))
+        kernel, config = variant
+        own = {
+            scratch.name: scratch.itemsize * evaluated(scratch.count, dict(config.constants))
+            for scratch in kernel.scratch
+        }
+        hidden = compiled.scratch_bytes(kernel.grid_for(config, {}))
+        memory = {
+            name: torch.empty(nbytes, dtype=torch.uint8, device=flush.device)
+            for name, nbytes in {**own, **({HIDDEN: hidden} if hidden else {})}.items()
+        }
+        slots_of = {name: number for number, name in enumerate((*tensors, *memory))}
+        clears = [
+            Clear(SlotPointer(slots_of[scratch.name]), (NUMBER, own[scratch.name]))
+            for scratch in kernel.scratch
+            if scratch.zeroed
+        ]
+        words = segment_words(0, (*clears, launch_over(variant, compiled, slots_of)))
         table = LaunchTable((compiled.binary,), {"run": words}, {})
         files = {compiled.binary.file: compiled.image, TABLE: codec.dumps(table).encode()}
         entry = Entry(compiled.key, ROLE, files)
-        segment = DeviceLibrary(entry, self.cache, self.index, len(tensors), 1).function("run")
-        slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+        segment = DeviceLibrary(entry, self.cache, self.index, len(slots_of), 1).function("run")
+        slots = (ctypes.c_void_p * len(slots_of))(*(t.data_ptr() for t in (*tensors.values(), *memory.values())))
         sizes = (ctypes.c_int64 * 1)()
         stream = self.device.stream_getter(self.index)()
 
@@ -136,11 +157,14 @@ def _sample(decl: TensorDecl, device: str, rows: int | None) -> torch.Tensor:
     return made.uniform_() if decl.dtype.is_floating_point else made
 
 
-def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
-    """One launch of a kernel over slots in the order of its buffers."""
+def launch_over(variant: Variant, compiled: CompiledKernel, slots_of: Mapping[str, int]) -> KernelLaunch:
+    """One launch of a kernel over buffers in slots, and hidden memory in another."""
     kernel, config = variant
-    parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
-    parameters += map(Number, (*kernel.streams, *[0] * compiled.hidden_pointers))
+    parameters: list[Parameter] = [SlotPointer(slots_of[buffer]) for buffer in kernel.buffers]
+    pointers: list[Parameter] = [Number(0)] * compiled.hidden_pointers
+    if HIDDEN in slots_of:
+        pointers[0] = SlotPointer(slots_of[HIDDEN])
+    parameters += [*map(Number, kernel.streams), *pointers]
     counts = (*kernel.grid, "1", "1", "1")[:3]
     x, y, z = (expression(count, {}, dict(config.constants)) for count in counts)
     return KernelLaunch(0, tuple(parameters), (x, y, z))

@@ -11,7 +11,8 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,10 @@ class CompiledKernel:
     programmatic: bool = False
     hidden_pointers: int = 2
     global_scratch: int = 0
+
+    def scratch_bytes(self, grid: tuple[int, int, int]) -> int:
+        """Bytes of Triton's own scratch memory that so many programs work in."""
+        return math.prod((*grid, *self.cluster)) * self.global_scratch if self.hidden_pointers else 0
 
     @property
     def binary(self) -> KernelBinary:
@@ -108,24 +113,33 @@ class KernelCompiler:
         self.backend, self.arch, self.cache, self.pool = backend, arch, cache, pool
 
     def compile(
-        self, variants: Iterable[Variant], progress: Callable[[int, int], None] = lambda done, wanted: None
-    ) -> tuple[list[CompiledKernel], int]:
+        self,
+        variants: Iterable[Variant],
+        progress: Callable[[int, int], None] = lambda done, wanted: None,
+        optional: Collection[str] = (),
+    ) -> tuple[list[CompiledKernel | None], int]:
         """Each variant compiled, in order, and how many had to be.
 
-        ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails.
+        ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails; where
+        it is a variant of one of the ``optional`` kernels, there is None in its place.
         """
         requests = [request_of(variant, self.backend, self.arch) for variant in variants]
         keys = [request_key(request) for request in requests]
         stored = {key: self._stored(key) for key in dict.fromkeys(keys)}
-        made = {key: kernel for key, kernel in stored.items() if kernel is not None}
-        waiting: dict[Future, tuple[str, str]] = {}
+        made: dict[str, CompiledKernel | None] = {k: kernel for k, kernel in stored.items() if kernel is not None}
+        waiting: dict[Future, tuple[str, dict[str, Any]]] = {}
         for key, request in zip(keys, requests, strict=True):
             if key not in made and key not in {k for k, _ in waiting.values()}:
-                waiting[self.pool().submit(request)] = key, request["source"]
+                waiting[self.pool().submit(request)] = key, request
         wanted = len(waiting)
         for done, future in enumerate(as_completed(waiting), 1):
-            key, source = waiting[future]
-            made[key] = self._store(key, source, future.result())
+            key, request = waiting[future]
+            try:
+                made[key] = self._store(key, request["source"], future.result())
+            except CodegenError:
+                if request["name"] not in optional:
+                    raise
+                made[key] = None
             progress(done, wanted)
         return [made[key] for key in keys], wanted
 

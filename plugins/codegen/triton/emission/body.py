@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
@@ -11,6 +13,7 @@ from turret.plugins.codegen.triton.emission.operators import scalar_text
 from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
 from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import Tile
@@ -32,7 +35,11 @@ def write_body(emitter: Emitter) -> None:
         _sweep(emitter, tiling.program)
         return
     if tiling.matrix is not None:
-        write_matrix(emitter, tiling.matrix, lambda stores, scope: _store_all(emitter, stores, scope))
+        store = functools.partial(_store_all, emitter)
+        if tiling.loop is None:
+            write_matrix(emitter, tiling.matrix, store)
+        else:
+            write_tile_loop(emitter, tiling.matrix, tiling.loop, store)
         return
     _open_tiles(emitter)
     scope = emitter.base
@@ -53,7 +60,8 @@ def write_body(emitter: Emitter) -> None:
 def grid_text(emitter: Emitter) -> str:
     """How many programs run, as Python text over size symbols and block sizes."""
     if emitter.tiling.matrix is not None:
-        return matrix_grid(emitter, emitter.tiling.matrix)
+        grid = matrix_grid if emitter.tiling.loop is None else tile_loop_grid
+        return grid(emitter, emitter.tiling.matrix)
     if emitter.tiling.program is not None:
         return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
     counts = [

@@ -26,6 +26,7 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     typed_literal,
 )
 from turret.plugins.codegen.triton.tiles.facts import Facts
+from turret.plugins.codegen.triton.tiles.kernel import Scratch
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
 
@@ -38,7 +39,8 @@ _BARE_LITERALS = frozenset(
 class Emitter(TextEmitter):
     """The state of writing one kernel.
 
-    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes.
+    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes,
+    ``described`` the pointers that tensor descriptors begin at, ``scratch`` memory of the kernel's own.
     """
 
     symbol_stem = "n"
@@ -47,6 +49,8 @@ class Emitter(TextEmitter):
         super().__init__(Scope(), Facts(tiling))
         self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
         self.sizes: dict[Size, None] = {}
+        self.described: set[str] = set()
+        self.scratch: tuple[Scratch, ...] = ()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()

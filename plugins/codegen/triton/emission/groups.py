@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from turret.ir.analysis.groups import RowGroups
 from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles.matrix import TILE_GROUP
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, power_of_two
 
 
-def open_group(emitter: Emitter, form: MatrixForm, groups: RowGroups) -> None:
-    """Bind rows, their mask and the group of tile number ``tile``, and how deep it is: what is in no group is not."""
+def count_groups(emitter: Emitter, groups: RowGroups) -> None:
+    """Write where groups begin and end, and how many tiles there are up to the end of each."""
     base, rows = emitter.base, emitter.tiling.tiles[0]
     count, extent = groups.count, emitter.size(rows.extent)
     pointer, lanes = emitter.pointer(groups.ends), power_of_two(count + 1)
@@ -26,14 +27,21 @@ def open_group(emitter: Emitter, form: MatrixForm, groups: RowGroups) -> None:
     base.line("begins = tl.where(number == 0, 0, begins)")
     base.line(f"tiles = tl.cdiv(tl.maximum(ends - begins, 0), {rows.block})")
     base.line("tiles_to = tl.cumsum(tiles, 0)")
-    base.line("group = tl.sum((tiles_to <= tile).to(tl.int32), 0)")
-    base.line("own = number == group")
-    base.line(f"begin = tl.sum(tl.where(own, begins + (tile - tiles_to + tiles) * {rows.block}, 0), 0)")
-    base.line(f"y = begin + tl.arange(0, {rows.block})[:, None]{wide}")
-    base.line("ymask = y < tl.sum(tl.where(own, ends, 0), 0)")
-    base.line(f"deep = tl.where(group < {count}, {emitter.size(form.depth.extent)}, 0)")
-    base.line(f"picked = tl.minimum(group, {count - 1}){wide}")
-    base.line(f"group_of_row = tl.full([{rows.block}, 1], 0, tl.int64) + group")
-    base.names["ymask"] = "ymask"
-    base.names[groups.node, None] = "group_of_row"
-    base.variables[TILE_GROUP] = "picked"
+
+
+def open_group(emitter: Emitter, form: MatrixForm, groups: RowGroups, scope: Scope) -> None:
+    """Bind rows, their mask and the group of tile number ``tile`` in its ``scope``, and how deep it is: what is in no
+    group is not."""
+    rows, count = emitter.tiling.tiles[0], groups.count
+    wide = ".to(tl.int64)" if emitter.wide else ""
+    scope.line("group = tl.sum((tiles_to <= tile).to(tl.int32), 0)")
+    scope.line("own = number == group")
+    scope.line(f"begin = tl.sum(tl.where(own, begins + (tile - tiles_to + tiles) * {rows.block}, 0), 0)")
+    scope.line(f"y = begin + tl.arange(0, {rows.block})[:, None]{wide}")
+    scope.line("ymask = y < tl.sum(tl.where(own, ends, 0), 0)")
+    scope.line(f"deep = tl.where(group < {count}, {emitter.size(form.depth.extent)}, 0)")
+    scope.line(f"picked = tl.minimum(group, {count - 1}){wide}")
+    scope.line(f"group_of_row = tl.full([{rows.block}, 1], 0, tl.int64) + group")
+    scope.names["ymask"] = "ymask"
+    scope.names[groups.node, None] = "group_of_row"
+    scope.variables[TILE_GROUP] = "picked"

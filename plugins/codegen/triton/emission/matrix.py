@@ -10,12 +10,20 @@ import torch
 from turret.ir.analysis.contraction import Contraction
 from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, rewrite
-from turret.ir.index import Var, product, unflatten
+from turret.ir.index import Index, Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
-from turret.plugins.codegen.triton.emission.groups import open_group
+from turret.plugins.codegen.triton.emission.groups import count_groups, open_group
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products, of_tile, operand_of
+from turret.plugins.codegen.triton.tiles.matrix import (
+    Gathered,
+    Operand,
+    gathered_of,
+    matrix_products,
+    of_tile,
+    operand_of,
+    sides_of,
+)
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile
 
@@ -25,7 +33,8 @@ GROUP = 8
 
 def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
     """How many programs run, as Python text."""
-    counts = [f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles]
+    tiling = emitter.tiling
+    counts = [f"cdiv({size_text(t.extent, lambda name: name)}, {tiling.width(t)})" for t in tiling.tiles]
     if form.groups is not None:
         counts[0] = f"({counts[0]} + {form.groups.count})"  # each group may end with a tile that is not full
     if form.batch:
@@ -35,34 +44,41 @@ def matrix_grid(emitter: Emitter, form: MatrixForm) -> str:
 
 def write_matrix(emitter: Emitter, form: MatrixForm, store: Callable[[list[FlatStore], Scope], None]) -> None:
     """Write the body: where the program's tile is, its sums over the depth, and the stores."""
-    base = emitter.base
+    base, x = emitter.base, emitter.tiling.tiles[-1]
     found = matrix_products(emitter.tiling.stores, form)
-    _open_tiles(emitter, form, found[0].groups)
-    deep = emitter.size(form.depth.extent) if form.groups is None else "deep"
-    scope = Scope(base, f"for depth in range(0, {deep}, RBLOCK):")
     wide = ".to(tl.int64)" if emitter.wide else ""
-    scope.line(f"rows_of = (depth + tl.arange(0, RBLOCK))[None, :]{wide}")
-    scope.line(f"columns_of = (depth + tl.arange(0, RBLOCK))[:, None]{wide}")
-    masked = _needs_mask(emitter, form)
-    if masked:
-        extent = emitter.size(form.depth.extent)
-        scope.line(f"rows_inside = rows_of < {extent}")
-        scope.line(f"columns_inside = columns_of < {extent}")
-    writer = _Factors(emitter, form, scope, masked)
-    totals = [_sum(emitter, writer, node) for node in found]
+    base.line(f"program = tl.program_id(0){wide}")
+    count_tiles(emitter, form)
+    open_tile(emitter, form, base, found[0].groups)
+    base.line(f"x = column * {x.block} + tl.arange(0, {x.block})[None, :]")
+    base.variables[x.variable] = "x"
+    scope = depth_loop(emitter, form, base)
+    shape = emitter.shape(frozenset(emitter.tiles))
+    totals = write_sums(Factors(emitter, form, base, scope), found, shape)
     scope.close()
     for node, total in zip(found, totals, strict=True):
         base.names[node.node, None] = total
     store(list(emitter.tiling.stores), base)
 
 
-def _sum(emitter: Emitter, writer: _Factors, node: Contraction) -> str:
+def depth_loop(emitter: Emitter, form: MatrixForm, outer: Scope) -> Scope:
+    """The loop of one tile over blocks of the depth; ``outer`` is the scope of the tile."""
+    deep = emitter.size(form.depth.extent) if form.groups is None else "deep"
+    return Scope(outer, f"for depth in range(0, {deep}, RBLOCK):")
+
+
+def write_sums(factors: Factors, found: list[Contraction], shape: str) -> list[str]:
+    """Write one step of the depth of each product; the names of their sums, blocks of a ``shape``."""
+    return [_sum(factors, node, shape) for node in found]
+
+
+def _sum(factors: Factors, node: Contraction, shape: str) -> str:
+    emitter = factors.emitter
     total = emitter.fresh("total")
-    emitter.base.line(f"{total} = tl.zeros({emitter.shape(frozenset(emitter.tiles))}, tl.float32)")
-    y, _ = emitter.tiling.tiles
-    factors = (node.left, node.right) if y.variable in node.left.variables else (node.right, node.left)
-    left, right = (writer.block(factor, along) for factor, along in zip(factors, ("rows", "columns"), strict=True))
-    writer.scope.line(f"{total} = tl.dot({left}, {right}, {total})")
+    factors.outer.line(f"{total} = tl.zeros({shape}, tl.float32)")
+    sides = sides_of(node, emitter.tiling.tiles[0].variable)
+    left, right = (factors.block(factor, side) for factor, side in zip(sides, ("rows", "columns"), strict=True))
+    factors.scope.line(f"{total} = tl.dot({left}, {right}, {total})")
     return total
 
 
@@ -95,11 +111,15 @@ class _FactorEmitter(Emitter):
         self.sizes, self._count = kernel.sizes, kernel._count
 
 
-class _Factors:
-    """Blocks of the factors at one step of the depth, each loaded once."""
+class Factors:
+    """Blocks of the factors at one step of the depth, each loaded once.
 
-    def __init__(self, emitter: Emitter, form: MatrixForm, scope: Scope, masked: bool) -> None:
-        self.emitter, self.form, self.scope, self.masked = emitter, form, scope, masked
+    ``scope`` is the loop over the depth, ``outer`` the tile around it.
+    """
+
+    def __init__(self, emitter: Emitter, form: MatrixForm, outer: Scope, scope: Scope) -> None:
+        self.emitter, self.form, self.outer, self.scope = emitter, form, outer, scope
+        self.masked = _needs_mask(emitter, form)
         self.known: dict[tuple[Expr, str], str] = {}
 
     def block(self, factor: Expr, side: str) -> str:
@@ -108,19 +128,53 @@ class _Factors:
         What lies beyond the depth is zero on both sides: a zero times whatever memory held may be a NaN.
         """
         if (factor, side) not in self.known:
-            operand = operand_of(of_tile(factor), self.form.depth)
-            made = self._compute(of_tile(factor), side) if operand is None else self._load(operand, side)
+            own = of_tile(factor)
+            operand, gathered = operand_of(own, self.form.depth), gathered_of(own)
+            if operand is not None:
+                made = self.load(operand, side)
+            else:
+                made = self._compute(own, side) if gathered is None else self._gather(gathered, side)
             self.known[factor, side] = made
         return self.known[factor, side]
 
+    def _along(self, side: str) -> str:
+        """The name of where a block of a side lies along the depth."""
+        name = f"{side}_of"
+        if name not in self.scope.names:
+            wide = ".to(tl.int64)" if self.emitter.wide else ""
+            lanes = "[None, :]" if side == "rows" else "[:, None]"
+            self.scope.line(f"{name} = (depth + tl.arange(0, RBLOCK)){lanes}{wide}")
+            if self.masked:
+                self.scope.line(f"{side}_inside = {name} < {self.emitter.size(self.form.depth.extent)}")
+            self.scope.names[name] = name
+        return name
+
+    def _inside(self, side: str) -> tuple[_FactorEmitter, dict[Var, Index]]:
+        """What writes a factor as a block, and what the depth is in it.
+
+        Blocks that lie within one place of a window have the same place all along, a number.
+        """
+        name = self._along(side)
+        window = self.form.window
+        if window == 1:
+            depth = Var(name, self.form.depth.extent)
+            places = {self.form.depth: depth.index}
+            if self.masked:
+                self.scope.names[f"{name}mask"] = f"{side}_inside"
+        else:
+            place, depth = Var("place", self.form.depth.extent // window), Var(f"{side}_channel", window)
+            if place not in self.scope.variables:
+                self.scope.line(f"place = depth // {window}")
+                self.scope.variables[place] = "place"
+            self.scope.line(f"{depth.name} = {name} - place * {window}")
+            places = {self.form.depth: place.index * window + depth.index}
+        self.scope.variables[depth] = depth.name
+        return _FactorEmitter(self.emitter, side, depth), places
+
     def _compute(self, factor: Expr, side: str) -> str:
         """A block that is made of others, as dequantised weights are, in the type that it is rounded to."""
-        depth = Var(f"{side}_of", self.form.depth.extent)
-        self.scope.variables[depth] = depth.name
-        emitter = _FactorEmitter(self.emitter, side, depth)
-        if self.masked:
-            self.scope.names[f"{depth.name}mask"] = f"{side}_inside"
-        rounded = rewrite(factor.args[0], {self.form.depth: depth.index})
+        emitter, places = self._inside(side)
+        rounded = rewrite(factor.args[0], places)
         value = emitter.value(rounded, self.scope)
         value = emitter.spread(value, emitter.span(rounded), frozenset(emitter.tiles))
         if self.masked:
@@ -129,15 +183,32 @@ class _Factors:
         self.scope.line(f"{name} = ({value}).to({_HALF[rounded.dtype]})")
         return name
 
-    def _load(self, operand: Operand, side: str) -> str:
+    def _gather(self, factor: Gathered, side: str) -> str:
+        """A block of elements that lie anywhere, in the type that they have in memory: so they are loaded ahead."""
+        emitter, places = self._inside(side)
+        read = rewrite(factor.load, places)
+        (offset,) = read.coords
+        inside = None if factor.inside is None else rewrite(factor.inside, places)
+        text = emitter.spread(emitter.index(offset, self.scope), offset.variables, frozenset(emitter.tiles))
+        masks = emitter.masks(frozenset(emitter.tiles), self.scope, inside)
+        arguments = [f"{emitter.pointer(read.tensor)} + ({text})"]
+        if masks:
+            arguments += [f"mask={masks}", "other=0.0"]
+        name = self.emitter.fresh("block")
+        self.scope.line(f"{name} = tl.load({', '.join(arguments)})")
+        return name
+
+    def load(self, operand: Operand, side: str) -> str:
+        """The name of a block of an operand."""
         emitter, tiles = self.emitter, self.emitter.tiling.tiles
         along: Tile = tiles[0] if side == "rows" else tiles[1]
-        start = emitter.index(operand.start, emitter.base)
-        start = emitter.named(emitter.base, ("start", start), "start", start)
+        start = emitter.index(operand.start, self.outer)
+        start = emitter.named(self.outer, ("start", start), "start", start)
         step = "" if operand.step == 1 else f" * {emitter.size(operand.step)}"
-        masks = [emitter.tile_mask(along, emitter.base)] if emitter.tiling.needs_mask(along) else []
+        masks = [emitter.tile_mask(along, self.outer)] if emitter.tiling.needs_mask(along) else []
+        place = self._along(side)
         masks += [f"{side}_inside"] if self.masked else []
-        arguments = [f"{emitter.pointer(operand.load.tensor)} + ({start} + {side}_of{step})"]
+        arguments = [f"{emitter.pointer(operand.load.tensor)} + ({start} + {place}{step})"]
         if masks:
             arguments += [f"mask={' & '.join(masks)}", "other=0.0"]
         name = emitter.fresh("block")
@@ -145,31 +216,39 @@ class _Factors:
         return name
 
 
-def _open_tiles(emitter: Emitter, form: MatrixForm, groups: RowGroups | None) -> None:
-    """Bind the variables of the tiles and of the batch; ``groups``, if there are some, are those of the tiles' rows."""
-    base, (y, x) = emitter.base, emitter.tiling.tiles
-    wide = ".to(tl.int64)" if emitter.wide else ""
-    base.line(f"program = tl.program_id(0){wide}")
-    for tile in (y, x):
-        base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
-    if groups is not None:
-        base.line(f"ycount += {groups.count}")
+def count_tiles(emitter: Emitter, form: MatrixForm) -> None:
+    """Write how many tiles there are along the rows and the columns."""
+    base = emitter.base
+    for tile in emitter.tiling.tiles:
+        base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {emitter.tiling.width(tile)})")
+    if form.groups is not None:
+        base.line(f"ycount += {form.groups.count}")
+        count_groups(emitter, form.groups)
+
+
+def open_tile(emitter: Emitter, form: MatrixForm, scope: Scope, groups: RowGroups | None) -> None:
+    """Bind the rows and the batch of tile number ``program`` in its ``scope``, and write the number of its ``column``.
+
+    ``groups``, if there are some, are those of the tiles' rows.
+    """
+    y, _ = emitter.tiling.tiles
     if form.batch:
-        base.line("batch = program // (ycount * xcount)")
-        base.line("program = program % (ycount * xcount)")
+        scope.line("batch = program // (ycount * xcount)")
+        scope.line("program = program % (ycount * xcount)")
         extents = tuple(v.extent for v in form.batch)
         number = Var("batch", product(extents))
-        base.variables[number] = "batch"
+        scope.variables[number] = "batch"
         for variable, place in zip(form.batch, unflatten(number.index, extents), strict=True):
-            text = emitter.index(place, base)
-            base.variables[variable] = emitter.named(base, ("batch", text), "batch", text)
-    base.line(f"first = program // ({GROUP} * xcount) * {GROUP}")
-    base.line(f"height = tl.minimum(ycount - first, {GROUP})")
-    base.line(f"within = program % ({GROUP} * xcount)")
+            text = emitter.index(place, scope)
+            scope.variables[variable] = emitter.named(scope, ("batch", text), "batch", text)
+    scope.line(f"first = program // ({GROUP} * xcount) * {GROUP}")
+    scope.line(f"height = tl.minimum(ycount - first, {GROUP})")
+    scope.line(f"within = program % ({GROUP} * xcount)")
     if groups is None:
-        base.line(f"y = (first + within % height) * {y.block} + tl.arange(0, {y.block})[:, None]")
+        scope.line(f"begin = (first + within % height) * {y.block}")
+        scope.line(f"y = begin + tl.arange(0, {y.block})[:, None]")
     else:
-        base.line("tile = first + within % height")
-        open_group(emitter, form, groups)
-    base.line(f"x = within // height * {x.block} + tl.arange(0, {x.block})[None, :]")
-    base.variables[y.variable], base.variables[x.variable] = "y", "x"
+        scope.line("tile = first + within % height")
+        open_group(emitter, form, groups, scope)
+    scope.line("column = within // height")
+    scope.variables[y.variable] = "y"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import torch
 
 
 @attrs.frozen
@@ -36,14 +37,20 @@ class Config:
 class Scratch:
     """Memory that lives from the kernel that lists it to the last kernel of the same ``emit`` that names it.
 
-    ``name`` appears in ``buffers``.  ``count``: elements, as Python source over size symbols.  ``dtype``: as in
-    ``torch.<dtype>``.  ``zeroed``: whether it must hold zeros when the first kernel starts.
+    ``name`` appears in ``buffers``.  ``count``: elements, as Python source over size symbols and constexprs.
+    ``dtype``: as in ``torch.<dtype>``.  ``zeroed``: whether it must hold zeros when the first kernel starts.
     """
 
     name: str
     count: str
     dtype: str
     zeroed: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        kind: torch.dtype = getattr(torch, self.dtype)
+        return kind.itemsize
 
 
 @attrs.frozen
@@ -67,6 +74,9 @@ class TritonKernel:
     (``inplace``: read and written, or scattered to).
     ``assumes``: expressions over size symbols, all of them zero or less where the kernel may run; ``otherwise`` is the
     kernel to run where they are not.
+    ``described``: parameters that must be multiples of 16 bytes for the kernel to be right (tensor descriptors begin
+    there).  ``rivals``: other kernels that do the same, with scratch memory of their own, for a timer to choose among;
+    none where sizes are symbolic.
     ``ends``: those of ``buffers`` that hold where groups of rows end, with how many rows there are (where that is
     known), so that it can be timed on groups of equal size.
     """
@@ -90,6 +100,8 @@ class TritonKernel:
     assumes: tuple[str, ...] = ()
     otherwise: TritonKernel | None = None
     ends: dict[str, int] = attrs.field(factory=dict)
+    described: frozenset[str] = frozenset()
+    rivals: tuple[TritonKernel, ...] = ()
 
     @property
     def alternatives(self) -> tuple[TritonKernel, ...]:
@@ -98,13 +110,13 @@ class TritonKernel:
 
     def chosen_for(self, sizes: dict[str, int]) -> TritonKernel:
         """Which of ``alternatives`` to run for values of the size symbols."""
-        if self.otherwise is None or all(_value(text, sizes) <= 0 for text in self.assumes):
+        if self.otherwise is None or all(evaluated(text, sizes) <= 0 for text in self.assumes):
             return self
         return self.otherwise
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""
-        counts = [_value(text, {**sizes, **dict(config.constants)}) for text in self.grid]
+        counts = [evaluated(text, {**sizes, **dict(config.constants)}) for text in self.grid]
         x, y, z = (*counts, *(1,) * (3 - len(counts)))
         return x, y, z
 
@@ -115,7 +127,14 @@ class TritonKernel:
         return "\n".join([head, *comment, *assumes, *(f"# {config}" for config in self.configs), self.source])
 
 
-def _value(text: str, values: dict[str, int]) -> int:
-    host = {"cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
+def evaluated(text: str, values: dict[str, int]) -> int:
+    """A count in Python source, for values of the names in it."""
+    host: dict[str, Any] = {
+        "min": min,
+        "max": max,
+        "cdiv": lambda a, b: -(-a // b),
+        "floor_div": int.__floordiv__,
+        "floor_mod": int.__mod__,
+    }
     names = {**values, **host}
     return int(eval(text, {"__builtins__": {}}, names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 import attrs
@@ -10,7 +11,7 @@ from turret.graph.dtypes import HALF
 from turret.ir.analysis.contraction import Contraction, contraction
 from turret.ir.analysis.groups import MOST_GROUPS, RowGroups, picked_group
 from turret.ir.expr import OPS, Expr, index_value, rewrite, walk
-from turret.ir.index import Index, Size, Var, flatten, product, provably_nonnegative, unflatten
+from turret.ir.index import Div, Index, Mod, Size, Var, flatten, product, provably_nonnegative, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
 from turret.plugins.codegen.triton.tiles.sizes import estimate
@@ -18,6 +19,9 @@ from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile, Tiling,
 
 THIN = 16
 """Rows or columns of the least tile that matrix instructions take: products with no more mostly read memory."""
+
+LEAST_WINDOW = 32
+"""Channels, or a power of two that divides them, from which on blocks of the depth stay within a place of a window."""
 
 LEAST_DEPTH = 256
 """Shortest part of the depth that is worth a program of its own."""
@@ -94,7 +98,61 @@ def _is_computed(factor: Expr) -> bool:
     return all(node.op in _SIMPLE or node.op in OPS for node in walk(factor))
 
 
-_SIMPLE = ("load", "const", "index", "size", "cast", "bitcast")
+_SIMPLE = ("load", "const", "index", "size", "cast", "bitcast", "masked")
+
+
+@attrs.frozen(eq=False)
+class Gathered:
+    """A factor in memory whose elements lie at no equal distances along the depth, as those of a convolution's windows:
+    an element, and where there is one (elsewhere it is zero); None for everywhere."""
+
+    load: Expr
+    inside: Expr | None
+
+
+def gathered_of(factor: Expr) -> Gathered | None:
+    """A factor as such elements; None where it is computed."""
+    if factor.op != "cast" or factor.args[0].dtype not in HALF:
+        return None
+    value, inside = factor.args[0], None
+    if value.op == "masked":
+        inside, value, outside = value.args
+        if outside.op != "const" or outside.payload != 0:
+            return None
+    return Gathered(value, inside) if value.op == "load" else None
+
+
+def window_of(stores: Iterable[FlatStore], form: MatrixForm) -> int:
+    """How many steps of the depth at a time the windows of a convolution need no division: the channels, if all that
+    divides the depth divides it into whole ones of them; 1 where nothing is read in windows."""
+    found = 0
+    for product_ in matrix_products(tuple(stores), form):
+        for factor in (product_.left, product_.right):
+            read = gathered_of(of_tile(factor)) if operand_of(of_tile(factor), form.depth) is None else None
+            roots = () if read is None else (read.load, *(() if read.inside is None else (read.inside,)))
+            for index in (i for node in walk(*roots) for i in _indices(node)):
+                found = math.gcd(found, *_divisors(index, form.depth))
+    return found or 1
+
+
+def _indices(node: Expr) -> tuple[Index, ...]:
+    if node.op == "index":
+        return (node.payload,)
+    return node.coords if node.op == "load" else ()
+
+
+def _divisors(index: Index, depth: Var) -> list[int]:
+    """What an index divides a loop by; 1 among it for something that is not the loop itself."""
+    found: list[int] = []
+    for atom, _ in index.terms:
+        if not isinstance(atom, (Div, Mod)) or depth not in atom.variables:
+            continue
+        numerator, divisor = atom.numerator, atom.divisor
+        if numerator.single_variable is depth:
+            found.append(divisor if isinstance(divisor, int) else 1)
+        else:
+            found += _divisors(numerator, depth) or [1]
+    return found
 
 
 def operand_of(factor: Expr, depth: Var) -> Operand | None:
@@ -151,14 +209,34 @@ def matrix_tiling(nest: Nest, form: MatrixForm) -> Tiling:
     if form.groups is not None:
         configs = _grouped_configs(rows, columns, depth, form.groups.count)
     sums = len(matrix_products(stores, form))
-    configs = tuple(config for config in configs if sums * _registers(config) <= MOST_SUMS)
+    configs = tuple(config for config in configs if sums * registers(config) <= MOST_SUMS)
+    window = window_of(stores, form)
+    block = largest_block(window)
+    if block >= LEAST_WINDOW:
+        form = attrs.evolve(form, window=window)
+        configs = tuple(dict.fromkeys(_with_depth(config, block) for config in configs))
     return Tiling(tiles, stores, nest, True, configs, matrix=form)
 
 
-def _registers(config: Config) -> int:
+def largest_block(window: int) -> int:
+    """The largest power of two that divides a window."""
+    return window & -window
+
+
+def _with_depth(config: Config, most: int) -> Config:
+    """A configuration whose blocks are no deeper than that."""
+    return attrs.evolve(config, constants=tuple((n, min(v, most) if n == "RBLOCK" else v) for n, v in config.constants))
+
+
+def registers(config: Config) -> int:
     """Registers of a thread that hold a tile of sums."""
     blocks = dict(config.constants)
-    return blocks["YBLOCK"] * blocks["XBLOCK"] // (32 * config.num_warps)
+    return blocks["YBLOCK"] * blocks["XBLOCK"] * blocks.get("PARTS", 1) // (32 * config.num_warps)
+
+
+def sides_of(found: Contraction, rows: Var) -> tuple[Expr, Expr]:
+    """The factors of a product: first the one that varies along the ``rows`` of the tiles."""
+    return (found.left, found.right) if rows in found.left.variables else (found.right, found.left)
 
 
 def matrix_products(stores: tuple[FlatStore, ...], form: MatrixForm) -> list[Contraction]:
@@ -240,5 +318,6 @@ def depth_parts(nest: Nest, form: MatrixForm, properties: DeviceProperties) -> i
     blocks = dict(_configs(rows, columns, depth)[0].constants)
     programs = batch * -(-rows // blocks["YBLOCK"]) * -(-columns // blocks["XBLOCK"])
     wanted = min(properties.multiprocessors // programs, depth // LEAST_DEPTH, 8)
-    block = blocks["RBLOCK"]
+    block, within = blocks["RBLOCK"], largest_block(window_of(nest.stores, form))
+    block = min(block, within) if within >= LEAST_WINDOW else block
     return next((p for p in range(wanted, 1, -1) if depth % (p * block) == 0), 1)

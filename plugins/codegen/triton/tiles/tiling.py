@@ -18,6 +18,7 @@ from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, hinted, product, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
+from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
@@ -88,6 +89,22 @@ class MatrixForm:
     batch: tuple[Var, ...]
     depth: Var
     groups: RowGroups | None = None
+    window: int = 1
+
+
+@attrs.frozen
+class TileLoop:
+    """Programs of a product of matrices that compute several tiles each: about one a multiprocessor, which begins to
+    load the next tile while it stores the last.
+
+    ``has_descriptors``: operands and results are moved by tensor descriptors where there are some of them;
+    ``described``: all operands are, and tiles of the result may be stored in parts.  ``scratch``, if the last tiles are
+    divided over programs: sums of parts of tiles, and how many steps of each tile they hold.
+    """
+
+    has_descriptors: bool
+    described: bool
+    scratch: tuple[TensorDecl, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -98,7 +115,8 @@ class Tiling:
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
-    product of matrices, whose depth is walked in blocks and is no tile.
+    product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
+    None, programs compute several tiles of it each.
     """
 
     tiles: tuple[Tile, ...]
@@ -111,6 +129,7 @@ class Tiling:
     along_row: bool = False
     stages: int = 1
     matrix: MatrixForm | None = None
+    loop: TileLoop | None = None
 
     @property
     def row(self) -> Tile | None:
@@ -121,7 +140,18 @@ class Tiling:
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
         if in_groups or not isinstance(tile.extent, int):
             return True
-        return any(tile.extent % dict(config.constants)[tile.block] for config in self.configs)
+        return any(tile.extent % self._block(tile, config) for config in self.configs)
+
+    def width(self, tile: Tile) -> str:
+        """How far a tile of the result reaches: a block, or as many as its columns are stored in one after another."""
+        return f"({tile.block} * PARTS)" if self._is_parted(tile) else tile.block
+
+    def _is_parted(self, tile: Tile) -> bool:
+        return self.loop is not None and tile is self.tiles[-1]
+
+    def _block(self, tile: Tile, config: Config) -> int:
+        constants = dict(config.constants)
+        return constants[tile.block] * (constants["PARTS"] if self._is_parted(tile) else 1)
 
 
 def tile(nest: Nest) -> Tiling:

@@ -84,15 +84,22 @@ _interpreting = InterpretingCpu()
 
 
 class InterpretedCodegen:
-    """Plugin: emits Triton for every kernel.  ``kernels`` collects what was emitted, by name."""
+    """Plugin: emits Triton for every kernel.  ``kernels`` collects what was emitted, by name.
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    ``rival``: which of a kernel's rivals runs in its place, if it has some.
+    """
+
+    def __init__(self, rival: int | None = None, **options: Any) -> None:
+        self.options = options if rival is None else {"tuned": True, **options}
+        self.rival = rival
         self.kernels: dict[str, TritonKernel] = {}
 
     @hookimpl
     def turret_device(self, device_type: str) -> Device | None:
         return _interpreting if device_type == "cpu" else None
+
+    def _chosen(self, kernel: TritonKernel) -> TritonKernel:
+        return kernel if self.rival is None or len(kernel.rivals) <= self.rival else kernel.rivals[self.rival]
 
     @hookimpl
     def turret_codegen(self, schedule: Schedule) -> Any:
@@ -103,7 +110,8 @@ class InterpretedCodegen:
         if not draft.segments:
             return draft.plan
         options = {"hints": schedule.program.hints, **self.options}
-        segments = {s.name: [emit(k, declarations, **options) for k in s.steps] for s in draft.segments}
+        emitted = {s.name: [emit(k, declarations, **options) for k in s.steps] for s in draft.segments}
+        segments = {name: [tuple(map(self._chosen, kernels)) for kernels in groups] for name, groups in emitted.items()}
         self.kernels |= {kernel.name: kernel for kernel in alternatives(segments)}
         key = f"interpreted {next(_numbers)}"
         _libraries[key] = InterpretedLibrary(draft, schedule, segments)

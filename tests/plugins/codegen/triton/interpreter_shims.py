@@ -51,7 +51,7 @@ def _check_places(name: str) -> None:
     """Make an operation of the interpreter refuse pointers to memory that the kernel was not given."""
     original = getattr(interpreter.InterpreterBuilder, name)
 
-    def checked(self: Any, *arguments: Any) -> Any:
+    def checked(self: Any, *arguments: Any, **options: Any) -> Any:
         pointers = arguments[1] if name == "create_atomic_rmw" else arguments[0]
         position = {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}.get(name)
         places = np.asarray(pointers.data, dtype=np.uint64)
@@ -66,7 +66,7 @@ def _check_places(name: str) -> None:
         wrong = places[active & ~inside]
         if wrong.size:
             raise OutOfBounds(_describe(int(wrong.flat[0])))
-        return original(self, *arguments)
+        return original(self, *arguments, **options)
 
     setattr(interpreter.InterpreterBuilder, name, checked)
 

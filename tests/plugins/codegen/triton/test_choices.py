@@ -74,6 +74,12 @@ def test_a_time_is_remembered_for_the_device_and_its_driver(monkeypatch: pytest.
     assert ask(monkeypatch, tmp_path, FakeDevice("2"), 9.5, candidate()) == (9.5, [], 1)
 
 
+def test_a_time_of_another_version_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert ask(monkeypatch, tmp_path, FakeDevice("1"), 7.5, candidate())[2] == 1
+    monkeypatch.setattr(choices, "source_fingerprint", lambda: "another")
+    assert ask(monkeypatch, tmp_path, FakeDevice("1"), 5.0, candidate()) == (5.0, [], 1)
+
+
 @pytest.mark.parametrize("failure", [CodegenError("no such tile"), RuntimeError("out of memory")], ids=str)
 def test_what_cannot_run_is_out_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: Exception

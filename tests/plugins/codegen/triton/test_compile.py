@@ -81,6 +81,8 @@ def test_a_kernel_that_does_not_compile_is_named_with_triton_s_message(pool: Wor
         compiler.compile([variant(broken)])
     assert "nothing_of_that_name" in str(caught.value)
     assert compiler.compile([variant(scale())])[1] == 1
+    (without, with_it), fresh = compiler.compile([variant(broken), variant(scale())], optional=["broken"])
+    assert without is None and with_it is not None and fresh == 1
 
 
 def test_a_signature_that_is_not_the_source_s_is_refused(pool: WorkerPool, tmp_path: Path) -> None:

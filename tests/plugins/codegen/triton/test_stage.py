@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import turret
+from tests.plugins.codegen.triton.test_products import Generated
 from turret.errors import CodegenError
 from turret.hooks import plugin_manager
 from turret.hooks.context import CompileContext
@@ -25,6 +26,8 @@ from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen import triton
 from turret.plugins.codegen.triton import shared_pool, stage
 from turret.plugins.codegen.triton.compilation import workers
+from turret.plugins.codegen.triton.tile_loops import tiling
+from turret.plugins.codegen.triton.tiles import matrix
 from turret.storage import codec
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import find_library
@@ -39,15 +42,15 @@ class Ran(Exception):
 class ForGpu:
     """Plugin: what the CPU's pipeline scheduled, compiled for a GPU; ``results`` keeps plans and errors."""
 
-    def __init__(self, arch: str = "sm_90") -> None:
+    def __init__(self, arch: str = "sm_90", cores: int = 0) -> None:
         self.results: list[Plan | CodegenError] = []
         self.events: list[Any] = []
-        self.arch = arch
+        self.target = Target("cuda", 0, arch, cores)
 
     @hookimpl
     def turret_codegen(self, context: CompileContext, schedule: Schedule) -> Plan:
         try:
-            self.results.append(stage.codegen(context, schedule, Target("cuda", 0, self.arch)))
+            self.results.append(stage.codegen(context, schedule, self.target))
         except CodegenError as error:
             self.results.append(error)
         raise Ran
@@ -118,6 +121,45 @@ def test_a_second_compile_finds_every_kernel_and_starts_no_worker(
     assert second.plan.library == first.plan.library
     kinds = [[e.kind for e in p.events if e.stage == "codegen" and e.kind.startswith("cache")] for p in (first, second)]
     assert kinds == [["cache_miss"], ["cache_hit"]]
+
+
+class Picky:
+    """Stands for a tuner: of all candidates, the last."""
+
+    def __init__(self, cache: Any, target: Target) -> None:
+        self.seen: list[Any] = []
+
+    def best(self, candidates: list[Any], declarations: Any) -> Any:
+        self.seen.append(candidates)
+        return candidates[-1]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_rival_that_is_faster_is_launched_and_one_that_does_not_compile_is_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    monkeypatch.setattr(stage, "Tuner", Picky)
+    monkeypatch.setattr(stage, "device_for", lambda kind: SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setattr(matrix, "_BLOCKS", matrix._BLOCKS[:1])
+    shapes = [(rows, 128, 1, 64, 4, 3, False, False) for rows in (64, 96)]  # blocks have powers of two of rows
+    monkeypatch.setattr(tiling, "_DESCRIBED", shapes)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w)
+
+    turret.reset()
+    plugin = ForGpu(cores=3 if streamed else 8)
+    options = {"cache_dir": str(tmp_path), "on_error": "raise", "max_autotune": True}
+    compiled = turret.compile(f, plugins=[plugin, Generated(("tiles",))], options=options)
+    with pytest.raises(Exception, match="Ran"):
+        compiled(torch.ones(256, 128).bfloat16(), torch.ones(128, 256).bfloat16())
+    table = table_of(plugin.plan)
+    (binary,) = table.kernels
+    assert "make_tensor_descriptor" in plugin.plan.source and binary.function in plugin.plan.source
+    assert ("tl.atomic_add" in plugin.plan.source) == streamed
+    sums = 3 * 2 * 64 * 128 * 4 + 256 if streamed else 0
+    descriptors = (3 if streamed else 8) * 3 * 128
+    assert plugin.plan.scratch_bytes == sums + -(-descriptors // 256) * 256
 
 
 def test_progress_is_told_kernel_by_kernel(tmp_path: Path) -> None:

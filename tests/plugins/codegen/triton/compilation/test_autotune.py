@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
 from tests.plugins.codegen.triton.kernel_samples import scale
 from turret.ir import TensorDecl, size
-from turret.plugins.codegen.triton import CompiledKernel
+from turret.plan.launch.table import Number, SlotPointer
+from turret.plugins.codegen.triton import CompiledKernel, Scratch
+from turret.plugins.codegen.triton.compilation import autotune
 from turret.plugins.codegen.triton.compilation.autotune import Candidate, Tuner, sample
 from turret.storage.artifact_cache import ArtifactCache
 
@@ -81,3 +84,20 @@ def test_groups_of_rows_are_equally_large_when_a_kernel_of_them_is_timed() -> No
     ends = TensorDecl("ends", (4,), (1,), torch.int32, torch.device("cpu"))
     assert sample(ends, "cpu", 42).tolist() == [10, 21, 31, 42]
     assert sample(ends, "cpu").tolist() == [0, 0, 0, 0]
+
+
+def test_memory_of_a_kernel_s_own_is_given_to_it_when_it_is_timed(tmp_path: Path) -> None:
+    kernel = scale(
+        sizes=(),
+        grid=("7",),
+        parameters=("x", "y", "z"),
+        buffers=("a", "b", "a.sums"),
+        scratch=(Scratch("a.sums", "6", "float32"),),
+    )
+    binary = CompiledKernel("key", b"\x7fELF", kernel.name, 4, 0, hidden_pointers=2, global_scratch=128)
+    launch = autotune.launch_over(
+        (kernel, kernel.configs[0]), binary, {"b": 1, "a": 0, "a.sums": 2, autotune.HIDDEN: 3}
+    )
+    assert launch.parameters == (*map(SlotPointer, (0, 1, 2, 3)), Number(0))
+    assert binary.scratch_bytes((5, 2, 1)) == 1280
+    assert attrs.evolve(binary, hidden_pointers=0).scratch_bytes((5, 2, 1)) == 0

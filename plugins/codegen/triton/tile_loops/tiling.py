@@ -1,0 +1,146 @@
+"""Loops over the tiles of a product of matrices: programs that compute several tiles each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+import torch
+
+from turret.ir.index import product
+from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.tile_loops.descriptors import DESCRIBES_FROM, TensorDescriptor, descriptor_of
+from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
+from turret.plugins.codegen.triton.tiles.matrix import (
+    MOST_SUMS,
+    THIN,
+    Operand,
+    largest_block,
+    matrix_products,
+    of_tile,
+    operand_of,
+    registers,
+    sides_of,
+)
+from turret.plugins.codegen.triton.tiles.split_kernel import scratch_tensor
+from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, TileLoop, Tiling, power_of_two
+
+_DESCRIBED = (
+    (128, 128, 2, 64, 8, 3, True, False),
+    (128, 256, 1, 64, 8, 3, True, False),
+    (128, 256, 1, 64, 8, 3, False, False),
+    (128, 128, 1, 64, 8, 4, True, False),
+    (128, 128, 1, 64, 4, 4, False, True),
+    (128, 256, 1, 64, 4, 3, False, True),
+    (64, 128, 1, 64, 4, 4, True, False),
+)
+"""Rows and columns of a block that is stored at once, how many of those lie side by side in a tile, depth, warps,
+stages, whether the loops over tiles and over the depth are made one, and whether some warps do nothing but load.
+
+Those that load come on top of the warps given, over which Triton divides the rows: it does so for 4 alone."""
+_PLAIN = (
+    (128, 256, 1, 64, 8, 3, True, False),
+    (128, 128, 1, 64, 8, 3, True, False),
+    (128, 128, 1, 32, 4, 4, True, False),
+    (64, 128, 1, 64, 4, 4, True, False),
+)
+"""The same where some operand is read through pointers."""
+
+
+LEAST_BUSY, LEAST_STEPS = 0.9, 4
+"""What share of the programs has to have a tile in the last round for tiles to be left whole, and the fewest steps of
+the depth that a program takes if they are divided."""
+
+
+def tile_loops(tiling: Tiling, properties: DeviceProperties) -> tuple[Tiling, ...]:
+    """The same nest of static sizes as loops over tiles; none where they are no use."""
+    form = tiling.matrix
+    if form is None or min(tile.extent for tile in tiling.tiles) <= THIN:
+        return ()
+    has_descriptors = properties.capability >= DESCRIBES_FROM
+    described = [describe_operand(tiling, form, *each) for each in _operands(tiling, form)]
+    if has_descriptors and not any(described):
+        return ()
+    whole = has_descriptors and all(described)
+    # Triton 3.6 to 3.9 cannot divide the rows of blocks of several matrices over groups of warps.
+    one = all(found is not None and not found.step for found in described)
+    shapes = [shape for shape in (_DESCRIBED if whole else _PLAIN) if one or not shape[-1]]
+    configs = tuple(_configs(tiling, form, shapes, properties))
+    loops = [attrs.evolve(tiling, configs=configs, loop=TileLoop(has_descriptors, whole))]
+    if form.groups is None:
+        loops.append(_streamed(loops[0], form, properties.multiprocessors))
+    return tuple(loop for loop in loops if loop.configs)
+
+
+def _streamed(tiling: Tiling, form: MatrixForm, programs: int) -> Tiling:
+    """A loop over tiles whose last ones are divided over programs, in the configurations in which that leaves fewer of
+    them idle."""
+    y, x = tiling.tiles
+    batch, tensor = product(v.extent for v in form.batch), tiling.stores[0].tensor
+    configs = []
+    for config in tiling.configs:
+        blocks = dict(config.constants)
+        tiles = batch * -(-y.extent // blocks[y.block]) * -(-x.extent // blocks[x.block])
+        steps = -(-form.depth.extent // blocks["RBLOCK"])
+        is_idle = tiles < LEAST_BUSY * -(-tiles // programs) * programs
+        if blocks["PARTS"] == 1 and not blocks["SPECIALIZED"] and is_idle and tiles * steps >= programs * LEAST_STEPS:
+            configs.append(attrs.evolve(config, constants=tuple({**blocks, "FLAT": 0}.items())))
+    device = tiling.nest.tensors[tensor].device
+    scratch = tuple(
+        scratch_tensor(f"{tensor}.{name}", (1,), dtype, device)
+        for name, dtype in (("sums", torch.float32), ("steps", torch.int32))
+    )
+    nest = attrs.evolve(tiling.nest, tensors={**tiling.nest.tensors, **{decl.name: decl for decl in scratch}})
+    assert tiling.loop is not None
+    loop = attrs.evolve(tiling.loop, scratch=scratch)
+    return attrs.evolve(tiling, configs=tuple(dict.fromkeys(configs)), loop=loop, nest=nest)
+
+
+def describe_operand(tiling: Tiling, form: MatrixForm, operand: Operand | None, side: str) -> TensorDescriptor | None:
+    """The descriptor of an operand's blocks of [rows, depth] or [depth, columns]; None where there is none."""
+    if operand is None:
+        return None
+    offset = operand.start + form.depth.index * operand.step
+    y, x = tiling.tiles
+    loops = (y.variable, form.depth) if side == "rows" else (form.depth, x.variable)
+    return descriptor_of(tiling.nest.tensors[operand.load.tensor], offset, *loops)
+
+
+def describe_store(tiling: Tiling, store: FlatStore) -> TensorDescriptor | None:
+    """The descriptor of the blocks that a store writes whole; None where there is none."""
+    y, x = tiling.tiles
+    in_groups = tiling.matrix is not None and tiling.matrix.groups is not None
+    if in_groups or store.mode is not None or store.condition is not None:
+        return None
+    found = descriptor_of(tiling.nest.tensors[store.tensor], store.offset, y.variable, x.variable)
+    return None if found is None or found.turned else found
+
+
+def _operands(tiling: Tiling, form: MatrixForm) -> Iterator[tuple[Operand | None, str]]:
+    """All operands, None in the place of computed ones, with the side that they are on."""
+    for found in matrix_products(tiling.stores, form):
+        for factor, side in zip(sides_of(found, tiling.tiles[0].variable), ("rows", "columns"), strict=True):
+            yield operand_of(of_tile(factor), form.depth), side
+
+
+def _configs(
+    tiling: Tiling, form: MatrixForm, shapes: Iterable[tuple[int, ...]], properties: DeviceProperties
+) -> Iterator[Config]:
+    """Configurations of tiles that are not far larger than the result."""
+    sums = len(matrix_products(tiling.stores, form))
+    rows, columns, depth = (power_of_two(v.extent) for v in (*(t.variable for t in tiling.tiles), form.depth))
+    most = largest_block(form.window) if form.window > 1 else max(16, depth)
+    for y, x, parts, block, warps, stages, flat, specialized in shapes:
+        constants = {
+            "FLAT": int(flat and form.groups is None),
+            "PARTS": parts,
+            "PROGRAMS": properties.multiprocessors,
+            "RBLOCK": min(block, most),
+            "SPECIALIZED": int(specialized),
+            "XBLOCK": x,
+            "YBLOCK": y,
+        }
+        config = Config(tuple(constants.items()), warps, stages)
+        loads_apart = 2 if specialized else 1
+        if y <= rows and x * parts <= columns and sums * registers(config) <= MOST_SUMS * loads_apart:
+            yield config
