@@ -82,6 +82,6 @@ def ref(t: Tracer, referent: Value, callback: Value | None = None) -> Value:
         raise refused("a weak reference with a callback", referent)
     if referent.is_constant() and referent.source is None:
         raise Unsupported(f"a weak reference to {referent.describe()}")
-    if not hasattr(referent.type(), "__weakref__"):
+    if not referent.type().__weakrefoffset__:  # classes written in C take references without an attribute for them
         raise t.raised(TypeError, f"cannot create weak reference to {referent.type().__name__!r} object")
     return WeakReference(referent)

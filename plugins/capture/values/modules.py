@@ -14,6 +14,7 @@ from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source, W
 from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
 from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -105,10 +106,11 @@ class Module(Instance):
         own = vars(self.object)
         if isinstance(self.object, nn.modules.lazy.LazyModuleMixin) and "_initialize_hook" in own:
             raise Postponed(f"{self.kind.__qualname__} makes its parameters at its first call")
-        if any(getattr(module_code, name) for name in _GLOBAL_HOOKS):
+        hooks = [*(getattr(module_code, name) for name in _GLOBAL_HOOKS), *(own.get(name) for name in _HOOKS)]
+        if any(hooks) or any(n in self.stores for n in _HOOKS):
             return True
-        if any(own.get(name) for name in _HOOKS) or any(n in self.stores for n in _HOOKS):
-            return True
+        if any(isinstance(held := t.objects.get(id(found)), Dict) and held.items for found in hooks):
+            return True  # compiled code added some
         for name in _HOOKS:
             t.guards.take("KEYS", AttrSource(self.source, name), ())
         t.guards.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)

@@ -249,3 +249,34 @@ def test_an_attribute_that_became_a_buffer_since_is_set_as_one():
     module.register_buffer("plain", X)
     call(X)
     assert module._buffers["plain"] is None and "plain" not in vars(module)
+
+
+def by_the_method(module, hook):
+    return module.register_forward_hook(hook).remove
+
+
+def by_the_dict(module, hook):
+    module._forward_hooks[7] = hook
+    return lambda: module._forward_hooks.pop(7)
+
+
+def of_all_modules(module, hook):
+    return torch.nn.modules.module.register_module_forward_hook(hook).remove
+
+
+@pytest.mark.parametrize("register", [by_the_method, by_the_dict, of_all_modules])
+def test_a_hook_that_compiled_code_registers_is_called_until_it_is_removed(register):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+    def program(x):
+        seen = []
+        remove = register(net[0], lambda module, args, output: seen.append(output * 2))
+        first = net(x)
+        remove()
+        return first, net(x), seen
+
+    observed = Observed(program)
+    for n in range(3):
+        x = torch.full((2, 3), n + 1.0)
+        assert_same(observed(x), program(x))
+    assert not net[0]._forward_hooks and not torch.nn.modules.module._global_forward_hooks

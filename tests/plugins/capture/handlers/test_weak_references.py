@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import weakref
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,3 +109,26 @@ def test_a_weak_reference_to_what_a_variable_holds_is_followed():
 
 def test_a_weak_reference_to_a_tensor_of_the_callers_is_followed():
     assert_same(Observed(lambda x: weakref.ref(x)() * 2, fullgraph=True)(X), X * 2)
+
+
+@pytest.mark.parametrize("kind", [collections.OrderedDict, set, collections.deque])
+def test_a_container_in_c_takes_weak_references_where_its_class_does(kind):
+    def program(x):
+        made = kind([("a", 1)])
+        kept = weakref.ref(made)
+        return x * len(kept()), kept() is made
+
+    observed = Observed(program, fullgraph=True)
+    assert_same(observed(X), program(X))
+    assert len(observed.graphs) == 1
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_container_that_takes_none_raises_what_python_does(kind):
+    def program(x):
+        try:
+            weakref.ref(kind())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(Observed(program, fullgraph=True)(X), program(X))
