@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 INTERPRETER = Interpreter()
+_DIVISIONS = {"cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
 FORMS = ("block", "passes", "split")
 
 
