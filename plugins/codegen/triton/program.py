@@ -16,7 +16,7 @@ from turret.plugins.codegen.triton.emission.body import grid_text, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT, WAIT_IMPORT, WAITS_FROM, prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
-from turret.plugins.codegen.triton.tile_loops.tiling import tile_loops
+from turret.plugins.codegen.triton.tile_loops.tiling import tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tiling
@@ -97,7 +97,8 @@ def _rivals(
     kernel: Kernel, tiling: Tiling, properties: DeviceProperties, waits: bool, given: frozenset[str]
 ) -> tuple[TritonKernel, ...]:
     """Other kernels that do the same as one of static sizes."""
-    return tuple(_written(kernel, Emitter(loop), waits, given) for loop in tile_loops(tiling, properties))
+    loop = tile_loop(tiling, properties)
+    return () if loop is None else (_written(kernel, Emitter(loop), waits, given),)
 
 
 def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str]) -> TritonKernel:
@@ -136,7 +137,6 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str
         streams=tuple(emitter.streams),
         ends=_ends(emitter.tiling),
         described=frozenset(emitter.described),
-        scratch=emitter.scratch,
     )
 
 

@@ -119,9 +119,8 @@ class _Packer:
         """Launches of the kernels emitted for one loop kernel, which share scratch memory."""
         steps: list[KernelLaunch | Clear] = []
         for kernel in group:
-            constants = dict(self.choose(kernel)[0][1].constants) if kernel.scratch else {}
             for scratch in kernel.scratch:
-                layout.place(scratch.name, f"({_substituted(scratch.count, constants)}) * {scratch.itemsize}")
+                layout.place(scratch.name, f"({scratch.count}) * {scratch.itemsize}")
                 if scratch.zeroed:
                     steps.append(Clear(layout.pointer(scratch.name), layout.bytes[scratch.name]))
             steps.append(self.launch(kernel, layout))

@@ -102,12 +102,9 @@ class Tuner:
     def _time(
         self, variant: Variant, compiled: CompiledKernel, tensors: Mapping[str, torch.Tensor], flush: torch.Tensor
     ) -> float:
-        kernel, config = variant
-        own = {
-            scratch.name: scratch.itemsize * evaluated(scratch.count, dict(config.constants))
-            for scratch in kernel.scratch
-        }
-        hidden = compiled.scratch_bytes(kernel.grid_for(config, {}))
+        kernel, _ = variant
+        own = {scratch.name: scratch.itemsize * evaluated(scratch.count, {}) for scratch in kernel.scratch}
+        hidden = compiled.scratch_bytes(kernel.grid_for(variant[1], {}))
         memory = {
             name: torch.empty(nbytes, dtype=torch.uint8, device=flush.device)
             for name, nbytes in {**own, **({HIDDEN: hidden} if hidden else {})}.items()

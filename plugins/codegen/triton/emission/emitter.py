@@ -26,7 +26,6 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     typed_literal,
 )
 from turret.plugins.codegen.triton.tiles.facts import Facts
-from turret.plugins.codegen.triton.tiles.kernel import Scratch
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
 
@@ -40,7 +39,7 @@ class Emitter(TextEmitter):
     """The state of writing one kernel.
 
     ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes,
-    ``described`` the pointers that tensor descriptors begin at, ``scratch`` memory of the kernel's own.
+    ``described`` the pointers that tensor descriptors begin at.
     """
 
     symbol_stem = "n"
@@ -50,7 +49,6 @@ class Emitter(TextEmitter):
         self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
         self.sizes: dict[Size, None] = {}
         self.described: set[str] = set()
-        self.scratch: tuple[Scratch, ...] = ()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()

@@ -17,7 +17,6 @@ from turret.plugins.codegen.triton.emission.matrix import (
 )
 from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tile_loops.descriptors import TensorDescriptor
-from turret.plugins.codegen.triton.tile_loops.stream_k import DEPTH_STEPS, add_up, open_pieces
 from turret.plugins.codegen.triton.tile_loops.tiling import describe_operand, describe_store
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.matrix import Operand, matrix_products
@@ -28,17 +27,17 @@ Store = Callable[[list[FlatStore], Scope], None]
 
 def tile_loop_grid(emitter: Emitter, form: MatrixForm) -> str:
     """How many programs run, as Python text."""
-    loop = emitter.tiling.loop
-    return "PROGRAMS" if loop is not None and loop.scratch else f"min(PROGRAMS, {matrix_grid(emitter, form)})"
+    return f"min(PROGRAMS, {matrix_grid(emitter, form)})"
 
 
 def write_tile_loop(emitter: Emitter, form: MatrixForm, loop: TileLoop, store: Store) -> None:
     """Write the body: a loop over tiles, in it one over the depth, and the stores of each tile."""
-    y, x = emitter.tiling.tiles
+    base, (y, x) = emitter.base, emitter.tiling.tiles
     found = matrix_products(emitter.tiling.stores, form)
     count_tiles(emitter, form)
-    count = " * ".join(["ycount", "xcount", *(str(v.extent) for v in form.batch)])
-    tile = open_pieces(emitter, form, count) if loop.scratch else _whole_tiles(emitter, count)
+    counts = ["ycount", "xcount", *(str(v.extent) for v in form.batch)]
+    ahead = "flatten=FLAT, warp_specialize=SPECIALIZED"
+    tile = Scope(base, f"for turn in tl.range(tl.program_id(0), {' * '.join(counts)}, PROGRAMS, {ahead}):")
     tile.line(f"program = turn{'.to(tl.int64)' if emitter.wide else ''}")
     open_tile(emitter, form, tile, found[0].groups)
     width = emitter.tiling.width(x)
@@ -46,24 +45,18 @@ def write_tile_loop(emitter: Emitter, form: MatrixForm, loop: TileLoop, store: S
     if not loop.described:
         tile.line(f"x = across + tl.arange(0, {x.block})[None, :]")
         tile.variables[x.variable] = "x"
-    scope = Scope(tile, DEPTH_STEPS) if loop.scratch else depth_loop(emitter, form, tile)
+    scope = depth_loop(emitter, form, tile)
     descriptors = Descriptors(emitter)
     factors = DescribedFactors(emitter, form, tile, scope, descriptors)
     totals = write_sums(factors, found, f"[{y.block}, {width}]")
     scope.close()
-    whole = add_up(emitter, form, loop, tile, totals) if loop.scratch else tile
-    part = _parts(emitter, whole, totals) if loop.described else whole
+    part = _parts(emitter, tile, totals) if loop.described else tile
     for node, total in zip(found, totals, strict=True):
         part.names[node.node, None] = f"{total}part" if loop.described else total
     _store(emitter, descriptors, loop, part, store)
-    for each in dict.fromkeys((part, whole, tile)):
-        each.close()
-
-
-def _whole_tiles(emitter: Emitter, count: str) -> Scope:
-    """The loop of a program over every tile that is its."""
-    ahead = "flatten=FLAT, warp_specialize=SPECIALIZED"
-    return Scope(emitter.base, f"for turn in tl.range(tl.program_id(0), {count}, PROGRAMS, {ahead}):")
+    if part is not tile:
+        part.close()
+    tile.close()
 
 
 def _parts(emitter: Emitter, tile: Scope, totals: list[str]) -> Scope:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import attrs
-import torch
 
-from turret.ir.index import product
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.tile_loops.descriptors import DESCRIBES_FROM, TensorDescriptor, descriptor_of
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
@@ -22,7 +20,6 @@ from turret.plugins.codegen.triton.tiles.matrix import (
     registers,
     sides_of,
 )
-from turret.plugins.codegen.triton.tiles.split_kernel import scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, TileLoop, Tiling, power_of_two
 
 _DESCRIBED = (
@@ -47,53 +44,21 @@ _PLAIN = (
 """The same where some operand is read through pointers."""
 
 
-LEAST_BUSY, LEAST_STEPS = 0.9, 4
-"""What share of the programs has to have a tile in the last round for tiles to be left whole, and the fewest steps of
-the depth that a program takes if they are divided."""
-
-
-def tile_loops(tiling: Tiling, properties: DeviceProperties) -> tuple[Tiling, ...]:
-    """The same nest of static sizes as loops over tiles; none where they are no use."""
+def tile_loop(tiling: Tiling, properties: DeviceProperties) -> Tiling | None:
+    """The same nest of static sizes as a loop over tiles; None where that is no use."""
     form = tiling.matrix
     if form is None or min(tile.extent for tile in tiling.tiles) <= THIN:
-        return ()
+        return None
     has_descriptors = properties.capability >= DESCRIBES_FROM
     described = [describe_operand(tiling, form, *each) for each in _operands(tiling, form)]
     if has_descriptors and not any(described):
-        return ()
+        return None
     whole = has_descriptors and all(described)
     # Triton 3.6 to 3.9 cannot divide the rows of blocks of several matrices over groups of warps.
     one = all(found is not None and not found.step for found in described)
     shapes = [shape for shape in (_DESCRIBED if whole else _PLAIN) if one or not shape[-1]]
     configs = tuple(_configs(tiling, form, shapes, properties))
-    loops = [attrs.evolve(tiling, configs=configs, loop=TileLoop(has_descriptors, whole))]
-    if form.groups is None:
-        loops.append(_streamed(loops[0], form, properties.multiprocessors))
-    return tuple(loop for loop in loops if loop.configs)
-
-
-def _streamed(tiling: Tiling, form: MatrixForm, programs: int) -> Tiling:
-    """A loop over tiles whose last ones are divided over programs, in the configurations in which that leaves fewer of
-    them idle."""
-    y, x = tiling.tiles
-    batch, tensor = product(v.extent for v in form.batch), tiling.stores[0].tensor
-    configs = []
-    for config in tiling.configs:
-        blocks = dict(config.constants)
-        tiles = batch * -(-y.extent // blocks[y.block]) * -(-x.extent // blocks[x.block])
-        steps = -(-form.depth.extent // blocks["RBLOCK"])
-        is_idle = tiles < LEAST_BUSY * -(-tiles // programs) * programs
-        if blocks["PARTS"] == 1 and not blocks["SPECIALIZED"] and is_idle and tiles * steps >= programs * LEAST_STEPS:
-            configs.append(attrs.evolve(config, constants=tuple({**blocks, "FLAT": 0}.items())))
-    device = tiling.nest.tensors[tensor].device
-    scratch = tuple(
-        scratch_tensor(f"{tensor}.{name}", (1,), dtype, device)
-        for name, dtype in (("sums", torch.float32), ("steps", torch.int32))
-    )
-    nest = attrs.evolve(tiling.nest, tensors={**tiling.nest.tensors, **{decl.name: decl for decl in scratch}})
-    assert tiling.loop is not None
-    loop = attrs.evolve(tiling.loop, scratch=scratch)
-    return attrs.evolve(tiling, configs=tuple(dict.fromkeys(configs)), loop=loop, nest=nest)
+    return attrs.evolve(tiling, configs=configs, loop=TileLoop(has_descriptors, whole)) if configs else None
 
 
 def describe_operand(tiling: Tiling, form: MatrixForm, operand: Operand | None, side: str) -> TensorDescriptor | None:
@@ -118,8 +83,8 @@ def describe_store(tiling: Tiling, store: FlatStore) -> TensorDescriptor | None:
 
 def _operands(tiling: Tiling, form: MatrixForm) -> Iterator[tuple[Operand | None, str]]:
     """All operands, None in the place of computed ones, with the side that they are on."""
-    for found in matrix_products(tiling.stores, form):
-        for factor, side in zip(sides_of(found, tiling.tiles[0].variable), ("rows", "columns"), strict=True):
+    for product in matrix_products(tiling.stores, form):
+        for factor, side in zip(sides_of(product, tiling.tiles[0].variable), ("rows", "columns"), strict=True):
             yield operand_of(of_tile(factor), form.depth), side
 
 

@@ -37,8 +37,8 @@ class Config:
 class Scratch:
     """Memory that lives from the kernel that lists it to the last kernel of the same ``emit`` that names it.
 
-    ``name`` appears in ``buffers``.  ``count``: elements, as Python source over size symbols and constexprs.
-    ``dtype``: as in ``torch.<dtype>``.  ``zeroed``: whether it must hold zeros when the first kernel starts.
+    ``name`` appears in ``buffers``.  ``count``: elements, as Python source over size symbols.  ``dtype``: as in
+    ``torch.<dtype>``.  ``zeroed``: whether it must hold zeros when the first kernel starts.
     """
 
     name: str

@@ -18,7 +18,6 @@ from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, hinted, product, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
-from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
@@ -98,13 +97,11 @@ class TileLoop:
     load the next tile while it stores the last.
 
     ``has_descriptors``: operands and results are moved by tensor descriptors where there are some of them;
-    ``described``: all operands are, and tiles of the result may be stored in parts.  ``scratch``, if the last tiles are
-    divided over programs: sums of parts of tiles, and how many steps of each tile they hold.
+    ``described``: all operands are, and tiles of the result may be stored in parts.
     """
 
     has_descriptors: bool
     described: bool
-    scratch: tuple[TensorDecl, ...] = ()
 
 
 @attrs.frozen(eq=False)

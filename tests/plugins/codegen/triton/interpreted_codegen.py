@@ -99,7 +99,7 @@ class InterpretedCodegen:
         return _interpreting if device_type == "cpu" else None
 
     def _chosen(self, kernel: TritonKernel) -> TritonKernel:
-        return kernel if self.rival is None or len(kernel.rivals) <= self.rival else kernel.rivals[self.rival]
+        return kernel if self.rival is None or not kernel.rivals else kernel.rivals[self.rival]
 
     @hookimpl
     def turret_codegen(self, schedule: Schedule) -> Any:

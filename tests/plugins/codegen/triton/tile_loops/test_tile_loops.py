@@ -31,9 +31,9 @@ def small_tiles(parts: int = 1, deep: int = 16) -> Iterator[None]:
         yield
 
 
-def looped(function: Callable, capability: tuple[int, int] = HOPPER, rival: int = 0, programs: int = 3) -> Compiled:
+def looped(function: Callable, capability: tuple[int, int] = HOPPER) -> Compiled:
     """A function whose products are loops over tiles, of three programs."""
-    return compiled(function, rival=rival, properties=DeviceProperties(capability, multiprocessors=programs))
+    return compiled(function, rival=0, properties=DeviceProperties(capability, multiprocessors=3))
 
 
 def loops_of(made: Compiled) -> list[TritonKernel]:
@@ -158,7 +158,7 @@ def test_loops_compile_for_devices(capability: tuple[int, int]) -> None:
     made = compiled(linear, tuned=True, properties=DeviceProperties(capability))
     made.function(randn(256, 128), randn(256, 128), randn(256))
     (kernel,) = made.codegen.kernels.values()
-    loop = kernel.rivals[0]
+    (loop,) = kernel.rivals
     aligned = attrs.evolve(loop, divisible=frozenset(loop.parameters))
     for config in loop.configs if capability == HOPPER else loop.configs[:1]:
         binary = compile_offline(aligned, config, 10 * capability[0])
