@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
-from turret.graph.sizes import span
+from turret.graph.fakes.sizes import span
 from turret.graph.tensor_versions import version_of
 from turret.hooks.signature import Layout, SyntheticBase
 from turret.ir.index import size_of_inputs

@@ -15,9 +15,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
 from turret.graph.externs import op_name
-from turret.graph.gradient_hooks import has_hook
-from turret.graph.op_traits import is_view_op, storage_root, view_base
-from turret.graph.sizes import (
+from turret.graph.fakes.sizes import (
     contiguous_strides,
     guarded_apart,
     is_apart,
@@ -26,6 +24,8 @@ from turret.graph.sizes import (
     same_sizes,
     span,
 )
+from turret.graph.gradient_hooks import has_hook
+from turret.graph.op_traits import is_view_op, storage_root, view_base
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST
 from turret.hooks.signature import (

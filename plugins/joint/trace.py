@@ -18,11 +18,11 @@ from torch import fx
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
+from turret.graph.fakes.sizes import contiguous_strides, is_dense
 from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
-from turret.graph.sizes import contiguous_strides, is_dense
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype

@@ -18,8 +18,8 @@ from torch import fx
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.fakes.layouts import has_layout_rule, tensors_in
+from turret.graph.fakes.sizes import is_dense, same_layout, same_sizes
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
-from turret.graph.sizes import is_dense, same_layout, same_sizes
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.registration.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key

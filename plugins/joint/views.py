@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
-from turret.graph.sizes import guarded_apart, is_dense
+from turret.graph.fakes.sizes import guarded_apart, is_dense
 from turret.plugins.joint.storage import Storage, ViewStep
 from turret.torch_compat.operators.layouts import is_contiguous_or_false
 

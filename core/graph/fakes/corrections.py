@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.patterns import PatternMemo
-from turret.graph.sizes import same_size
+from turret.graph.fakes.sizes import same_size
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from turret.graph.fakes.sizes import contiguous_strides, is_backed, is_broadcast, is_dense, is_empty, same_sizes
 from turret.graph.fakes.strides import elementwise_strides
-from turret.graph.sizes import contiguous_strides, is_backed, is_broadcast, is_dense, is_empty, same_sizes
 from turret.hooks.devices import uses_host_kernels
 from turret.torch_compat.dispatch import DispatchKey, has_kernel_for
 from turret.torch_compat.fakes import FakeTensor

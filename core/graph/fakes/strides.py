@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turret.graph.sizes import contiguous_strides, is_dense, same_sizes
+from turret.graph.fakes.sizes import contiguous_strides, is_dense, same_sizes
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 

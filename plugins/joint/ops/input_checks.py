@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 
 from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
-from turret.graph.sizes import guarded_apart, is_dense, is_empty
+from turret.graph.fakes.sizes import guarded_apart, is_dense, is_empty
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.torch_compat.operators.checks import require, require_implemented, require_index
 

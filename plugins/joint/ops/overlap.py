@@ -10,8 +10,8 @@ from typing import Any
 import sympy
 import torch
 
+from turret.graph.fakes.sizes import is_dense, same_places, same_sizes
 from turret.graph.op_traits import size_hint
-from turret.graph.sizes import is_dense, same_places, same_sizes
 
 _STEPS = 10_000
 """Steps after which the search for a common place gives up and takes it that there is one."""

@@ -36,8 +36,7 @@ def write_tile_loop(emitter: Emitter, form: MatrixForm, loop: TileLoop, store: S
     found = matrix_products(emitter.tiling.stores, form)
     count_tiles(emitter, form)
     counts = ["ycount", "xcount", *(str(v.extent) for v in form.batch)]
-    ahead = "flatten=FLAT, warp_specialize=SPECIALIZED"
-    tile = Scope(base, f"for turn in tl.range(tl.program_id(0), {' * '.join(counts)}, PROGRAMS, {ahead}):")
+    tile = Scope(base, f"for turn in tl.range(tl.program_id(0), {' * '.join(counts)}, PROGRAMS, flatten=FLAT):")
     tile.line(f"program = turn{'.to(tl.int64)' if emitter.wide else ''}")
     open_tile(emitter, form, tile, found[0].groups)
     width = emitter.tiling.width(x)

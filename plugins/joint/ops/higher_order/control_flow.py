@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.fakes.sizes import same_sizes
 from turret.graph.ops.control_flow import scan_gradient, while_loop_gradient
-from turret.graph.sizes import same_sizes
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.higher_order.branches import empty_like, trace_branch, trace_gradient, untraced
 from turret.plugins.joint.tracer import JointTracer

@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.plugins.joint_graphs import make_context
 from turret.errors import UnsupportedError
+from turret.graph.fakes.sizes import is_dense
 from turret.graph.op_traits import SYMBOL_BINDINGS, defines_unbacked_symbols
 from turret.graph.ops.host_scalars import bound_of_slice, position_of_element
-from turret.graph.sizes import is_dense
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
