@@ -24,6 +24,10 @@ class Versions:
         self.of_storages: dict[int, int] = {}
         self.inference = torch.is_inference_mode_enabled()
         """Whether there may be tensors that were made in inference mode."""
+        self.given: set[int] = set()
+        """Storages of those among them that existed before."""
+        self.block_step: int | None = None
+        """Within a block of ``torch.inference_mode``, which the graph does not enter: the step that entered it."""
 
     def of(self, fake: torch.Tensor) -> int:
         """The count of a tensor; views of one memory share it."""
@@ -44,6 +48,9 @@ class Versions:
         writes = _Writes(self.of_storages)
         with writes if self.inference else contextlib.nullcontext():
             yield
+        if self.block_step is not None and writes.found & self.given:
+            reason = "a write in a block of torch.inference_mode to a tensor that was made in the mode before"
+            raise Unsupported(reason, step=self.block_step)
         if writes.found and not torch.is_inference_mode_enabled():
             # Eager takes it through ``detach()`` alone, which a graph ahead of a break would not hand on.
             raise Unsupported("a write outside of inference mode to a tensor that was made in it", step=NOWHERE)
@@ -87,7 +94,8 @@ class _Writes(TorchDispatchMode):
     def __init__(self, counts: dict[int, int]) -> None:
         super().__init__()
         self.counts = counts
-        self.found = False
+        self.found: set[int] = set()
+        """Storages that were written to."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -102,7 +110,7 @@ class _Writes(TorchDispatchMode):
         """Count a change of each tensor that was written to; a view as another dtype was not made in the mode."""
         for value in _plain(written):
             if value.untyped_storage()._cdata in self.counts:
-                self.found = True
+                self.found.add(value.untyped_storage()._cdata)
                 self.counts[value.untyped_storage()._cdata] += 1
 
 

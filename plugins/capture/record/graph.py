@@ -258,7 +258,9 @@ class GraphRecorder:
             self.t.guards.take("IS", path, others=(source,))
         dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
-        self.versions.inference |= real.is_inference()
+        if real.is_inference():
+            self.versions.inference = True
+            self.versions.given.add(fake.untyped_storage()._cdata)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         if not is_part:
             properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))

@@ -74,6 +74,7 @@ class TorchState:
         block.mode.__enter__()
         self.inference_blocks.append(block)
         self.t.recorder.versions.inference = True
+        self.t.recorder.versions.block_step = self.inference_blocks[0].step
         self._set_gradients_of_graph()
 
     def leave_inference_mode(self) -> None:
@@ -82,6 +83,8 @@ class TorchState:
             raise Unsupported("the end of a block of torch.inference_mode that began elsewhere")
         block = self.inference_blocks.pop()
         block.mode.__exit__(None, None, None)
+        if not self.inference_blocks:
+            self.t.recorder.versions.block_step = None
         set_grad_enabled(block.gradients)  # as after a setter in the block, which ends with it
         self._set_gradients_of_graph()
 

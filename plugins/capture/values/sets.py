@@ -209,6 +209,8 @@ class Set(Value):
         return Constant(None)
 
     def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        if self.kind is frozenset:  # made by ``__new__`` alone
+            return Constant(None)
         if self.items:
             self.m_clear(t)
         return Constant(None) if items is None else self.m_update(t, items)

@@ -249,3 +249,13 @@ def test_of_equal_elements_of_two_sets_the_one_stays_that_python_keeps(sets):
 
     expected, found = program(torch.ones(1))[1], turret.compile(program)(torch.ones(1))[1]
     assert [sorted(map(repr, s)) for s in found] == [sorted(map(repr, s)) for s in expected]
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_that_is_initialized_once_more_takes_the_new_elements_if_it_changes_at_all(kind):
+    def program(x):
+        made = kind({1, 2})
+        made.__init__({2, 3})
+        return x + 1, sorted(made)
+
+    check(program, torch.ones(2), graphs=1)

@@ -33,9 +33,11 @@ _BLOCKS: dict[str, Callable] = {
 }
 
 
-def check(program: Callable, compiled: Callable, requires_grad: bool) -> None:
+def check(program: Callable, compiled: Callable, requires_grad: bool, made_there: bool = False) -> None:
     for start in (0.0, 1.0):
-        mine, theirs = (torch.arange(start, start + 6).reshape(2, 3).requires_grad_(requires_grad) for _ in range(2))
+        with torch.inference_mode(made_there):
+            given = [torch.arange(start, start + 6).reshape(2, 3) for _ in range(2)]
+        mine, theirs = (v if made_there else v.requires_grad_(requires_grad) for v in given)
         found, expected = outcome(compiled, (mine,), {}), outcome(program, (theirs,), {})
         assert found[0] == expected[0], (found, expected)
         assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == (True, False)
@@ -50,8 +52,8 @@ _PARTS = st.lists(st.tuples(st.sampled_from(sorted(_BLOCKS)), st.sampled_from(so
 
 
 @settings(max_examples=60, deadline=None)
-@given(parts=_PARTS, requires_grad=st.booleans())
-def test_results_of_blocks_are_of_the_kind_that_eager_makes(parts, requires_grad):
+@given(parts=_PARTS, requires_grad=st.booleans(), made_there=st.booleans())
+def test_results_of_blocks_are_of_the_kind_that_eager_makes(parts, requires_grad, made_there):
     def program(x):
         y, seen = x * 2, []
         for block, step in parts:
@@ -59,7 +61,19 @@ def test_results_of_blocks_are_of_the_kind_that_eager_makes(parts, requires_grad
             seen.append(y)
         return seen
 
-    check(program, Observed(program), requires_grad)
+    check(program, Observed(program), requires_grad, made_there)
+
+
+def test_a_write_in_a_block_to_a_tensor_of_the_mode_is_done_in_the_mode():
+    def program(x):
+        with torch.inference_mode():
+            x[0] = 5
+            y = x * 2
+        return y
+
+    observed = Observed(program)
+    check(program, observed, False, made_there=True)
+    assert observed.graphs and "in the mode before" in observed.breaks[0]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
