@@ -202,7 +202,7 @@ class _Attempt:
         seeds = torch.random.get_rng_state()
         try:
             tracer.overrides.start()
-            with tracer.recorder.fake_mode:
+            with tracer.recorder.fake_mode, tracer.state.whole_inference_blocks():
                 frame = self.start()
                 signal = self.trace(frame)
                 check_copies(tracer)

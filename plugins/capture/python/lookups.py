@@ -57,7 +57,8 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-        return made
+        made = made.conj() if tensor.is_conj() else made
+        return torch._neg_view(made) if tensor.is_neg() else made
 
 
 def is_logged(level: int, logger: logging.Logger) -> bool:

@@ -77,6 +77,18 @@ class TorchState:
         self.t.recorder.versions.block_step = self.inference_blocks[0].step
         self._set_gradients_of_graph()
 
+    @contextlib.contextmanager
+    def whole_inference_blocks(self) -> Iterator[None]:
+        """Within it blocks may begin: those that a graph break leaves open end with it.
+
+        The end of a block brings back the dispatch keys of its beginning, those of the fake tensor mode among them.
+        """
+        try:
+            yield
+        finally:
+            while self.inference_blocks:
+                self.inference_blocks.pop().mode.__exit__(None, None, None)
+
     def leave_inference_mode(self) -> None:
         """End the innermost block."""
         if not self.inference_blocks:
@@ -133,8 +145,6 @@ class TorchState:
             self.recorded_warnings()
         while self.dual_levels:
             self.dual_levels.pop().ends.close()
-        while self.inference_blocks:
-            self.inference_blocks.pop().mode.__exit__(None, None, None)
         for setter, lead, before, _ in self.changes():
             setter(*lead, *before)
         while self.nesting > 0:

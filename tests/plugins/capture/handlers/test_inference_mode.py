@@ -114,3 +114,30 @@ def test_a_block_that_an_exception_ends_is_ended():
             return y, x * 3
 
     check(program, Observed(program, fullgraph=True), True)
+
+
+def test_results_of_a_block_are_conjugate_and_negative_as_eagers_are():
+    def program(x):
+        with torch.inference_mode():
+            z = torch.complex(x, x + 1).conj()
+            return z, z.imag, z.imag * 2
+
+    x = torch.arange(3.0)
+    for mine, theirs in zip(turret.compile(program, fullgraph=True)(x), program(x), strict=True):
+        assert torch.equal(mine, theirs)
+        assert (mine.is_conj(), mine.is_neg()) == (theirs.is_conj(), theirs.is_neg()) and mine.is_inference()
+
+
+def test_a_block_in_code_that_runs_as_python_leaves_dispatch_as_it_was():
+    def program(x):
+        try:
+            raise ExceptionGroup("group", [ValueError(1)])
+        except* ValueError:
+            with torch.inference_mode():
+                print(end="")
+        return x
+
+    x = torch.ones(3)
+    before = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    assert turret.compile(program)(x) is x
+    assert (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()) == before
