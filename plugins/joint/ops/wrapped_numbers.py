@@ -12,15 +12,13 @@ from turret.torch_compat.dispatch import no_dispatch
 NUMBERS = frozenset((bool, int, float, complex))
 """Types of numbers with known values."""
 
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-
 
 def value_of_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an op gives that takes tensors and got numbers alone, as a tensor with values; else ``NotImplemented``.
 
-    The formula of a gradient conjugates or casts a factor of the program (``aten._conj(1+2j)``).  Of a number, eager
-    makes a tensor without dimensions of the widest dtype of its kind.  Beside a tensor a number counts for less than
-    one, so calls with both are left as they are.
+    The formula of a gradient conjugates or casts a factor of the program (``aten._conj(1+2j)``), and programs call
+    ``aten.div(512.0, 100)``.  Torch makes tensors without dimensions of such numbers that count for less than others,
+    so that two floats give the default dtype.  Beside a tensor, too, they do, so calls with both are left as they are.
     """
     schema = func._schema
     if not isinstance(schema.arguments[0].type, torch.TensorType) or schema.is_mutable or tensors_in(args):
@@ -28,11 +26,5 @@ def value_of_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if torch.Tag.nondeterministic_seeded in func.tags:
         return NotImplemented
     with no_dispatch():
-        tensors = [
-            torch.tensor(arg, dtype=_DTYPES[arg.__class__])
-            if arg.__class__ in _DTYPES and isinstance(formal.type, torch.TensorType)
-            else arg
-            for arg, formal in zip(args, schema.arguments, strict=False)
-        ]
-        made = func(*tensors, **kwargs)
+        made = func(*args, **kwargs)
         return made.resolve_conj().resolve_neg() if isinstance(made, torch.Tensor) else NotImplemented
