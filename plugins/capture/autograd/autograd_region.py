@@ -9,7 +9,9 @@ import torch
 from torch import fx
 
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.graph.tensor_versions import version_of
 from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.operators.checks import require
 
 
 @attrs.define(eq=False)
@@ -30,6 +32,8 @@ class AutogradRegion:
     """Inputs that the forward changes in place and says so."""
     not_differentiable: tuple[int, ...] = ()
     """Outputs without gradient."""
+    checked: frozenset[int] = frozenset()
+    """Which of what is saved autograd looks after: a change in place before the backward is an error."""
     failure: tuple[str, str | None] | None = None
     """The name and the message of the exception that the backward raises, whatever it is given."""
     __name__: str = "autograd_region"
@@ -51,10 +55,10 @@ class _Apply(torch.autograd.Function):
             ctx.forms = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in inputs]
         if any(isinstance(v, FakeTensor) for v in inputs):
             ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
+            ctx.versions = {n: version_of(saved[n]) for n in region.checked}
         else:
-            ctx.are_tensors = [isinstance(v, torch.Tensor) for v in saved]
-            ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
-            ctx.saved = [v for v in saved if not isinstance(v, torch.Tensor)]
+            ctx.save_for_backward(*(saved[n] for n in sorted(region.checked)))
+            ctx.saved = [None if n in region.checked else v for n, v in enumerate(saved)]
         if region.dirty:
             ctx.mark_dirty(*(inputs[n] for n in region.dirty))
         if region.not_differentiable:
@@ -68,12 +72,17 @@ class _Apply(torch.autograd.Function):
             fail = torch.ops.turret.fail.default
             wanted = [f if n in region.arguments else None for n, f in enumerate(ctx.forms)]
             return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
-        if hasattr(ctx, "are_tensors"):
-            tensors, others = iter(ctx.saved_tensors), iter(saved)
-            saved = [next(tensors if is_tensor else others) for is_tensor in ctx.are_tensors]
+        if hasattr(ctx, "versions"):
+            require(all(version_of(saved[n]) == version for n, version in ctx.versions.items()), lambda: _CHANGED)
+        else:
+            tensors = iter(ctx.saved_tensors)
+            saved = [next(tensors) if n in region.checked else v for n, v in enumerate(saved)]
         made = region.backward(*gradients, *saved)
         found: list[Any] = [None] * ctx.inputs
         for number, gradient in zip(region.arguments, made, strict=True):
             if number is not None and gradient is not None:
                 found[number] = gradient if found[number] is None else found[number] + gradient
         return None, *found
+
+
+_CHANGED = "a tensor that an autograd.Function saved for its backward was changed in place before it"

@@ -153,10 +153,12 @@ class _Differentiated:
         backward_graph = backward.close(ends)
         saved = list(backward.lifted)
         nodes = [t.recorder.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
+        kept = {t.recorder.node_here(v.node) for v in self.marked("saved_tensors") if isinstance(v, Tensor)}
         return AutogradRegion(
             forward=forward.close([*nodes, *saved]),
             backward=backward_graph,
             outputs=len(fakes),
+            checked=frozenset(n for n, node in enumerate(saved) if node in kept),
             arguments=inputs,
             dirty=tuple(dirty),
             not_differentiable=tuple(n for n, v in enumerate(self.outputs) if id(v) in constant),

@@ -22,6 +22,7 @@ import torch
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import is_hop_skipped, torch_function_state
 from turret.torch_compat.function_overrides import DisableTorchFunction
+from turret.torch_compat.operators.ops import neg_view
 
 if TYPE_CHECKING:
     from turret.graph.wrapper_tensors import WrapperForm
@@ -58,7 +59,7 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
-        return torch._neg_view(made) if tensor.is_neg() else made
+        return neg_view(made) if tensor.is_neg() else made
 
 
 def is_logged(level: int, logger: logging.Logger) -> bool:
