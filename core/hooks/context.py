@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class CompileContext:
     hooks: Any
     compile_id: int
     on_event: Callable[[Event], None]
+    devices: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Gives a context in which ``device_for`` asks these plugins."""
 
     def emit(
         self,

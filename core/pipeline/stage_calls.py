@@ -78,7 +78,8 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
                 message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
                 warn(f"an observer of Turret's events: {message}")
 
-    return CompileContext(config, manager.hook, next(_compile_ids), on_event)
+    devices = functools.partial(devices_of, manager)
+    return CompileContext(config, manager.hook, next(_compile_ids), on_event, devices)
 
 
 class Pipeline:

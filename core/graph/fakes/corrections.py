@@ -269,14 +269,15 @@ def _repeat(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tenso
 
     A negative count is an error: eager raises it, too, unless there is nothing to repeat.
     """
-    value, repeats = args
+    value: torch.Tensor = args[0]
+    repeats: Sequence[Any] = args[1]
     if not any(map(free_unbacked_symbols, (*value.shape, *repeats))):
         return cast(torch.Tensor, run(args, kwargs))
     for times in repeats:
         require(times >= 0)
     shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
     made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
-    return torch.empty(made, dtype=value.dtype, device=value.device)
+    return value.new_empty(made)
 
 
 def _view(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:

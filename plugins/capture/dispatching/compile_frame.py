@@ -77,7 +77,7 @@ class _Break:
 
 def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
-    with full_gc_paused():
+    with full_gc_paused(), settings.context.devices():
         return _compile_frame(settings, history, function, arguments)
 
 

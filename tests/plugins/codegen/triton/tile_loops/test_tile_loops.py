@@ -26,7 +26,7 @@ HOPPER, AMPERE = (9, 0), (8, 0)
 @contextlib.contextmanager
 def small_tiles(parts: int = 1, deep: int = 16) -> Iterator[None]:
     """Tiles of a few rows and columns, of which small products have many."""
-    shape = (16, 16, parts, deep, 4, 3, True, False)
+    shape = (16, 16, parts, deep, 4, 3, True)
     with mock.patch.object(tiling, "_DESCRIBED", (shape,)), mock.patch.object(tiling, "_PLAIN", (shape,)):
         yield
 
