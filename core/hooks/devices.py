@@ -29,8 +29,8 @@ from turret.hooks.device_types import (
     UnknownDevice,
 )
 from turret.hooks.host import HOST, INDEX_ERROR, OUT_OF_BOUNDS, OUT_OF_RANGE, ZERO_DIVISION
-from turret.hooks.plugin_manager import default_manager, first_result
-from turret.hooks.registration.blame import claim
+from turret.hooks.plugin_manager import default_manager, first_result, plugin_of
+from turret.hooks.registration.blame import blame, claim
 
 __all__ = [
     "HOST",
@@ -72,7 +72,11 @@ class _Devices:
     def _ask(self, device_type: str) -> Device:
         manager = self._manager()
         assert manager is not None  # whoever asks holds it
-        given, plugin = first_result(manager, "turret_device", {"device_type": device_type})
+        try:
+            given, plugin = first_result(manager, "turret_device", {"device_type": device_type})
+        except Exception as error:
+            blame(error, plugin_of(manager, "turret_device", error))
+            raise
         if given is None:
             return UnknownDevice(device_type)
         if not isinstance(given, Device) or given.type != device_type:

@@ -34,6 +34,7 @@ from turret.frames.sources import (
 from turret.graph.distributed_tensors import is_distributed
 from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import HOST
+from turret.hooks.registration.blame import blamed
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
@@ -426,6 +427,8 @@ class GraphRecorder:
         except Unsupported:
             raise
         except Exception as error:
+            if blamed(error):
+                raise
             first = str(error).strip().split("\n")[0]
             raise Unsupported(f"{target.__name__} on fake tensors: {type(error).__name__}: {first}") from error
         return self.result("call_function", target, nodes, {}, result)
@@ -520,6 +523,8 @@ class GraphRecorder:
         except Unsupported:
             raise
         except Exception as error:
+            if blamed(error):  # a plugin's failure is none of the operation's
+                raise
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if isinstance(error, DynamicOutputShapeException):
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
