@@ -92,7 +92,8 @@ class World:
         scope, arguments = self.scope, self.arguments
         what = choices.randrange(8)
         if what == 0:
-            scope["TOTAL"] = scope["TOTAL"] + 1
+            total = scope["TOTAL"]  # whatever the program made of it
+            scope["TOTAL"] = total + 1 if isinstance(total, int) else 1
         elif what == 1:
             scope["KEPT"].value = torch.zeros(2, 3)
         elif what == 2:

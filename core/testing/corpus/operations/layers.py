@@ -63,8 +63,12 @@ def _batch_norm_eval(b: Builder) -> object:
 
 @operation("batch_norm_train", "layer")
 def _batch_norm_train(b: Builder) -> object:
-    """Writes to its running statistics."""
-    name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 2 and t.numel() > t.shape[1] > 0)
+    """Writes to its running statistics.
+
+    Of a batch of one that lies channels last, with another stride than its size, eager's gradient is wrong (torch 2.11
+    and 2.13 on the CPU: it takes the two operands of the kernel to lie in different ways).
+    """
+    name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 2 and t.numel() > t.shape[1] > 0 and t.shape[0] > 1)
     channels, dtype = b[name].shape[1], b[name].dtype
     if not b.features.mutation:
         return b.step("batch_norm_train", "F.batch_norm({0}, None, None, training=True)", name)
