@@ -22,6 +22,7 @@ from turret.frames.guards import GuardSet, global_state
 from turret.frames.torch_settings import dynamo_setting
 from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
+from turret.hooks.registration.blame import blamed
 from turret.plugins.capture.dispatching import recomputation
 from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
@@ -363,11 +364,13 @@ def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exc
     """A frame at which capture itself failed runs as Python from now on, with a warning; or the error goes on."""
     context = settings.context
     promised = isinstance(error, MarkError) or (settings.fullgraph and isinstance(error, CaptureError))
-    if context.config.on_error == "raise" or promised:
-        raise error
-    cache.given_up = True
     plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
     failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+    if context.config.on_error == "raise" or promised:
+        if blamed(error):
+            raise failed from error
+        raise error
+    cache.given_up = True
     message = f"{name} runs as Python: {failed}"
     context.emit("fallback", stage="capture", name=name, message=message)
     warn(message + '; set on_error="raise" in the options for the full traceback')
