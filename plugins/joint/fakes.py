@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode, corrected
-from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout, tensors_in
+from turret.graph.fakes.layouts import in_eagers_layout, tensors_in
 from turret.graph.fakes.patterns import PatternMemo
 from turret.torch_compat.dispatch import DisableTorchDispatch, enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor
@@ -67,7 +67,7 @@ class FakeRunner:
         if self._corrects:
             return _without_history(func(*args, **kwargs), args)
         out = corrected(func, lambda given, named: func(*given, **named), args, kwargs)
-        return _without_history(in_eagers_layout(func, args, kwargs, out) if asks_for_layout(func) else out, args)
+        return _without_history(in_eagers_layout(func, args, kwargs, out), args)
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""

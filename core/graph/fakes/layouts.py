@@ -37,6 +37,8 @@ def asks_for_layout(func: Any) -> bool:
 
 def in_eagers_layout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
     """The fake results of a call, made anew where eager lays them out in another way."""
+    if not asks_for_layout(func):
+        return out
     if has_layout_rule(func):
         return _by_rule(func, args, out)
     if type(out) is not FakeTensor:

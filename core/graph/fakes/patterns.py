@@ -15,6 +15,8 @@ from typing import Any
 import attrs
 import torch
 
+from turret.graph.fakes.layouts import tensors_in
+from turret.graph.fakes.strides import packed
 from turret.torch_compat.dispatch import DisableTorchDispatch
 from turret.torch_compat.fakes import FakeTensor
 
@@ -44,7 +46,7 @@ class TensorPattern:
     def layout(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides for sizes by their numbers."""
         shape = tuple([sizes[number] for number in self.extents])
-        return shape, _packed(shape, self.order or range(len(shape)))
+        return shape, packed(shape, self.order or range(len(shape)))
 
 
 @attrs.frozen(slots=True)
@@ -80,23 +82,15 @@ class _Sizes:
 
 def _order(shape: Sequence[int], strides: Sequence[Any]) -> tuple[int, ...]:
     """The order of dimensions in memory; raises ``NoPattern`` where there are gaps or overlaps."""
-    if tuple(strides) == _packed(shape, range(len(shape))):
+    if tuple(strides) == packed(shape, range(len(shape))):
         return _ROW_MAJOR
     if not all(type(stride) is int for stride in strides):
         raise NoPattern
     kept = [d for d, stride in enumerate(strides) if stride]
     order = tuple(sorted(kept, key=lambda d: (-strides[d], d)))
-    if not order or tuple(strides) != _packed(shape, order):
+    if not order or tuple(strides) != packed(shape, order):
         raise NoPattern
     return order
-
-
-def _packed(shape: Sequence[int], slowest_first: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [0] * len(shape), 1
-    for dim in reversed(slowest_first):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
 
 
 class PatternMemo:
@@ -191,7 +185,7 @@ class PatternCall:
     def _result(self, value: Any) -> _Result | None:
         if value is None:
             return None
-        if type(value) is not FakeTensor or value.requires_grad or any(value is v for v in _tensors(self._args)):
+        if type(value) is not FakeTensor or value.requires_grad or any(value is v for v in tensors_in(self._args)):
             raise NoPattern
         met = len(self._sizes.numbers)
         pattern = self._sizes.pattern(value)
@@ -201,7 +195,7 @@ class PatternCall:
         memory = value.untyped_storage()._cdata
         views_first = type(first) is FakeTensor and first.untyped_storage()._cdata == memory
         offset = first.storage_offset() if views_first else 0
-        others = [t for t in _tensors(self._args) if t is not first]
+        others = [t for t in tensors_in(self._args) if t is not first]
         if value.storage_offset() != offset or any(t.untyped_storage()._cdata == memory for t in others):
             raise NoPattern
         return _Result(pattern, views_first)
@@ -287,7 +281,7 @@ def _resolved(args: Sequence[Any]) -> tuple[Any, ...]:
     source, shape = args
     if not all(type(n) is int for n in (*source.shape, *source.stride(), *shape)):
         raise NoPattern
-    if source.stride() != _packed(source.shape, range(source.dim())):
+    if source.stride() != packed(source.shape, range(source.dim())):
         raise NoPattern
     count, known = source.numel(), math.prod(n for n in shape if n != -1)
     if -1 in shape and known:
@@ -297,15 +291,9 @@ def _resolved(args: Sequence[Any]) -> tuple[Any, ...]:
     return source, shape
 
 
-def _tensors(values: Any) -> list[Any]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [t for v in values for t in _tensors(v)] if isinstance(values, (tuple, list)) else []
-
-
 def _surroundings(args: Sequence[Any]) -> tuple[Any, ...]:
     """What results depend on beside the arguments."""
-    kinds = {t.fake_device.type for t in _tensors(args)}
+    kinds = {t.device.type for t in tensors_in(args)}
     autocast = tuple(
         (kind, torch.get_autocast_dtype(kind))
         for kind in sorted(kinds)

@@ -23,11 +23,11 @@ def elementwise_strides(operands: Sequence[torch.Tensor], shape: Sequence[Any]) 
     if alike and all(map(_is_row_major, operands)):
         return contiguous_strides(shape)
     if alike and len(shape) == 4 and all(_is_row_major(t.permute(_CHANNELS_LAST)) for t in operands):
-        return _packed(shape, _CHANNELS_LAST)
+        return packed(shape, _CHANNELS_LAST)
     first = operands[0].stride()
     if alike and all(same_sizes(t.stride(), first) and is_dense(t.shape, t.stride()) for t in operands):
         return tuple(first)
-    return _packed(shape, _ranked(shape, [_broadcast_strides(t, shape) for t in operands]))
+    return packed(shape, _ranked(shape, [_broadcast_strides(t, shape) for t in operands]))
 
 
 def _is_row_major(value: torch.Tensor) -> bool:
@@ -74,7 +74,7 @@ def _compare(one: int, other: int, shape: Sequence[Any], strides: Sequence[Seque
     return 0
 
 
-def _packed(shape: Sequence[Any], slowest_first: Sequence[int]) -> tuple[Any, ...]:
+def packed(shape: Sequence[Any], slowest_first: Sequence[int]) -> tuple[Any, ...]:
     """Strides of a block without gaps whose dimensions lie in memory in the order given."""
     strides: list[Any] = [0] * len(shape)
     step: Any = 1

@@ -88,6 +88,25 @@ EPILOGUES: dict[str, Callable] = {
 }
 
 
+def product(
+    sides: tuple[int, int, int, int], epilogue: str, transposed: tuple[bool, bool], dtype: torch.dtype
+) -> tuple[Callable, tuple[torch.Tensor, ...]]:
+    """A product with an epilogue, and operands of (batch, rows, columns, depth); a batch of 0 is none."""
+    batch, rows, columns, depth = sides
+    lead = (batch,) if batch else ()
+
+    def stored(m: int, n: int, transposed: bool, seed: int) -> torch.Tensor:
+        found = randn(*lead, *((n, m) if transposed else (m, n)), dtype=dtype, seed=seed)
+        return found.mT if transposed else found
+
+    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return EPILOGUES[epilogue](a @ b, bias, residual)
+
+    a, b = stored(rows, depth, transposed[0], 1), stored(depth, columns, transposed[1], 2)
+    bias, residual = randn(columns, dtype=dtype), randn(*lead, rows, columns, dtype=dtype, seed=3)
+    return function, (a, b, bias, residual)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple:
     sizes = st.integers(1, 40)
@@ -109,20 +128,10 @@ def cases(draw: st.DrawFn) -> tuple:
 @given(cases())
 def test_products_of_any_shape_and_layout_are_eagers(case: tuple) -> None:
     batch, rows, columns, depth, epilogue, left_transposed, right_transposed, dtype, dynamic = case
-    lead = (batch,) if batch else ()
-
-    def stored(m: int, n: int, transposed: bool, seed: int) -> torch.Tensor:
-        found = randn(*lead, *((n, m) if transposed else (m, n)), dtype=dtype, seed=seed)
-        return found.mT if transposed else found
-
-    a, b = stored(rows, depth, left_transposed, 1), stored(depth, columns, right_transposed, 2)
-    bias, residual = randn(columns, dtype=dtype), randn(*lead, rows, columns, dtype=dtype, seed=3)
-
-    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return EPILOGUES[epilogue](a @ b, bias, residual)
-
+    sides = (batch, rows, columns, depth)
+    function, operands = product(sides, epilogue, (left_transposed, right_transposed), dtype)
     made = compiled(function, dynamic)
-    agrees(made, function, a, b, bias, residual)
+    agrees(made, function, *operands)
     assert not made.schedule.templates or 1 in (rows, columns)  # a matrix times a vector may stay a call
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.plugins.codegen.triton.test_grouped_products import wide as wide_groups
-from tests.plugins.codegen.triton.test_products import BF16, EPILOGUES, F16, Compiled, agrees, compiled, randn
+from tests.plugins.codegen.triton.test_products import BF16, EPILOGUES, F16, Compiled, agrees, compiled, product, randn
 from tests.plugins.codegen.triton.triton_lab import compile_offline, waits_before_it_touches_memory
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tile_loops import tiling
@@ -25,9 +25,9 @@ HOPPER, AMPERE = (9, 0), (8, 0)
 
 @contextlib.contextmanager
 def small_tiles(parts: int = 1, deep: int = 16) -> Iterator[None]:
-    """Tiles of a few rows and columns, of which small products have many."""
-    shape = (16, 16, parts, deep, 4, 3, True)
-    with mock.patch.object(tiling, "_DESCRIBED", (shape,)), mock.patch.object(tiling, "_PLAIN", (shape,)):
+    """Tiles of a few rows and columns, of which small products have many; in parts where all is described, as ever."""
+    described, plain = (((16, 16, count, deep, 4, 3, True),) for count in (parts, 1))
+    with mock.patch.object(tiling, "_DESCRIBED", described), mock.patch.object(tiling, "_PLAIN", plain):
         yield
 
 
@@ -66,21 +66,10 @@ SETTINGS = settings(deadline=None, phases=[Phase.generate, Phase.shrink], suppre
 @given(cases())
 def test_products_of_any_shape_and_layout_are_eagers(case: tuple) -> None:
     batch, rows, columns, depth, epilogue, left_turned, right_turned, dtype, parts, capability = case
-    lead = (batch,) if batch else ()
-
-    def stored(m: int, n: int, turned: bool, seed: int) -> torch.Tensor:
-        found = randn(*lead, *((n, m) if turned else (m, n)), dtype=dtype, seed=seed)
-        return found.mT if turned else found
-
-    a, b = stored(rows, depth, left_turned, 1), stored(depth, columns, right_turned, 2)
-    bias, residual = randn(columns, dtype=dtype), randn(*lead, rows, columns, dtype=dtype, seed=3)
-
-    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return EPILOGUES[epilogue](a @ b, bias, residual)
-
+    function, operands = product((batch, rows, columns, depth), epilogue, (left_turned, right_turned), dtype)
     made = looped(function, capability)
     with small_tiles(1 if capability == AMPERE else parts):
-        agrees(made, function, a, b, bias, residual)
+        agrees(made, function, *operands)
     even = all(n % 8 == 0 for n in (rows, columns, depth))
     assert loops_of(made) or not (even or capability == AMPERE)
     if even and capability == HOPPER:
