@@ -367,7 +367,7 @@ def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exc
     plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
     failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
     if context.config.on_error == "raise" or promised:
-        if blamed(error):
+        if blamed(error) and not isinstance(error, StageError):  # a later stage's failure says its own name
             raise failed from error
         raise error
     cache.given_up = True
