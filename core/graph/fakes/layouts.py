@@ -86,6 +86,9 @@ def _is_elementwise(func: Any) -> bool:
 
 _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default, aten.complex.default, aten.polar.default))
 
+_REVERSED = frozenset((aten.rsub.Tensor,))
+"""Elementwise ops that eager computes as another one of the operands in reverse."""
+
 _TRUSTED = frozenset((aten.clone.default, aten._to_copy.default, aten.mvlgamma.default))
 """They are elementwise by their tags, and take a memory format or consist of several ops."""
 
@@ -101,6 +104,8 @@ def _of_operands(out: FakeTensor, operands: list[torch.Tensor], number: bool, fu
         operands = [operands[0], *_cast_to_one_type(operands[1:])]
     elif uses_host_kernels(out.fake_device):
         operands = _cast_to_one_type(operands)
+    if func in _REVERSED:
+        operands = operands[::-1]
     return elementwise_strides([*operands, torch.empty(())] if number else operands, out.shape)
 
 
@@ -113,9 +118,12 @@ def _cast_to_one_type(operands: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _has_number_operand(func: Any, args: Sequence[Any]) -> bool:
     """Whether an elementwise op makes an operand without dimensions of a number."""
-    declared = str(func._schema.arguments[1].type) if len(args) > 1 else ""
-    is_number = isinstance(args[1], int | float | complex) if len(args) > 1 else False
-    return is_number and (declared == "Tensor" or func._overloadname == "Scalar")
+    if len(args) < 2:
+        return False
+    name = func._overloadname.lower()
+    named = "scalar" in name and name != "tensor_scalar"  # powers by a number have one operand
+    first, second = (isinstance(a, int | float | complex) for a in args[:2])
+    return (first and named) or (second and (named or str(func._schema.arguments[1].type) == "Tensor"))
 
 
 def _is_several_ops(func: Any) -> bool:
@@ -169,6 +177,28 @@ def _scaled(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
     if is_empty(out.shape) or not all(map(is_backed, (out, *args))):
         return out.stride()
     return elementwise_strides([args[0], torch.empty(args[1].shape)], out.shape)
+
+
+def _of_second_and_a_number(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    """``binary_cross_entropy_with_logits``: what is not reduced lies as the target, or as ``1 - target``."""
+    target: torch.Tensor = args[1]
+    if not same_sizes(out.shape, target.shape) or is_empty(out.shape) or not all(map(is_backed, (out, target))):
+        return out.stride()
+    if is_dense(target.shape, target.stride()):
+        return target.stride()
+    return elementwise_strides([target, torch.empty(())], out.shape)
+
+
+def _rotated(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    """``rot90``: a half turn is laid out like its argument, quarter turns like that with both dimensions swapped."""
+    source, turns = args[0], (args[1] if len(args) > 1 else 1) % 4
+    if turns == 0:
+        return contiguous_strides(out.shape)
+    strides = list(_like_first(source, args))
+    if turns != 2:
+        one, other = args[2] if len(args) > 2 else (0, 1)
+        strides[one], strides[other] = strides[other], strides[one]
+    return strides
 
 
 def _added_to_product(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
@@ -242,6 +272,28 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.triu.default: _row_major,
     aten._log_softmax.default: _row_major,
     aten.index_add.default: _row_major,
+    aten.index_copy.default: _row_major,
+    aten.diag_embed.default: _row_major,
+    aten.renorm.default: _row_major,
+    aten.rot90.default: _rotated,
+    aten.huber_loss.default: _like_first,
+    aten.binary_cross_entropy_with_logits.default: _of_second_and_a_number,
+    aten.deg2rad.default: _like_first,
+    aten.rad2deg.default: _like_first,
+    aten.frexp.Tensor: _like_first,
+    aten._prelu_kernel.default: _like_first,
+    aten.upsample_nearest2d.default: _suggested,
+    aten._upsample_nearest_exact2d.default: _suggested,
+    aten.upsample_bilinear2d.default: _suggested,
+    aten._upsample_bilinear2d_aa.default: _suggested,
+    aten.upsample_bicubic2d.default: _suggested,
+    aten._upsample_bicubic2d_aa.default: _suggested,
+    aten.upsample_nearest2d.vec: _suggested,
+    aten._upsample_nearest_exact2d.vec: _suggested,
+    aten.upsample_bilinear2d.vec: _suggested,
+    aten._upsample_bilinear2d_aa.vec: _suggested,
+    aten.upsample_bicubic2d.vec: _suggested,
+    aten._upsample_bicubic2d_aa.vec: _suggested,
     aten.native_layer_norm.default: _row_major,
     aten.sort.default: _like_first,
     aten.sort.stable: _like_first,
@@ -257,6 +309,8 @@ _ON_CPU: dict[Any, _Rule] = {
     aten._native_batch_norm_legit_no_training.default: _normalized,
     aten._batch_norm_with_update.default: _normalized,
     aten._batch_norm_no_update.default: _normalized,
+    aten.channel_shuffle.default: _suggested,
+    aten.native_channel_shuffle.default: _suggested,
     aten.upsample_nearest1d.default: _row_major,
     aten._upsample_nearest_exact1d.default: _row_major,
     aten.upsample_nearest3d.default: _suggested,

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import turret
 from tests.plugins.joint_harness import assert_same, compiled, snapshot
 from tests.torch_versions import needs_torch
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 
 
 def laid_out(shape, order):
@@ -108,6 +109,53 @@ CALLS = {
         "adaptive_pools": lambda x: (F.adaptive_avg_pool3d(x, 2), F.adaptive_max_pool3d(x, 2)),
     },
 }
+
+
+def with_ones(shape):
+    """Tensors with dimensions of size 1 whose strides are not those of a packed tensor."""
+    for x in layouts(shape):
+        yield from (x.narrow(dim, 0, 1) for dim in range(x.dim()))
+        yield x.narrow(0, 0, 1).narrow(-1, 0, 1)
+        yield x.narrow(0, 0, 1).transpose(0, -1)
+
+
+OF_ONES = {
+    "binary_cross_entropy_with_logits": lambda x: tuple(
+        F.binary_cross_entropy_with_logits(x, target, reduction="none") for target in (x, x.contiguous())
+    ),
+    "channel_shuffle": lambda x: (F.channel_shuffle(x, 1),),
+    "deg2rad": lambda x: (torch.deg2rad(x), torch.rad2deg(x)),
+    "diag_embed": lambda x: (torch.diag_embed(x),),
+    "frexp": lambda x: tuple(torch.frexp(x)),
+    "huber_loss": lambda x: tuple(F.huber_loss(x, y, reduction="none") for y in (x, x.contiguous())),
+    "index_copy": lambda x: (torch.index_copy(x, 0, ONE, x[:1]),),
+    "interpolate": lambda x: tuple(F.interpolate(x, (3, 3), mode=m) for m in ("nearest", "bilinear", "bicubic")),
+    "interpolate_exact": lambda x: (F.interpolate(x, (3, 3), mode="nearest-exact"),),
+    "interpolate_antialias": lambda x: (F.interpolate(x, (3, 3), mode="bilinear", antialias=True),),
+    "prelu": lambda x: (F.prelu(x, torch.ones(1)),),
+    "remainder_of_number": lambda x: (torch.remainder(2, x), torch.xlogy(2, x), torch.xlogy(x, 2)),
+    "renorm": lambda x: (torch.renorm(x, 2, 0, 1.0),),
+    "rot90": lambda x: tuple(torch.rot90(x, k, dims) for k in range(-1, 4) for dims in ((0, 1), (-1, 0))),
+    "rsub": lambda x: (torch.rsub(x, x.contiguous()), torch.rsub(x[:, :1], x[..., :1]), 1 - x),
+    "zeta": lambda x: (torch.special.zeta(x, 2.0), torch.special.zeta(2.0, x)),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONES)
+def test_fakes_have_eagers_strides_along_dimensions_of_size_1_too(name):
+    function, checked = OF_ONES[name], 0
+    shapes = [(2, 3, 2, 3), (2, 3, 4), (3, 4)]
+    for x in (x for shape in shapes for x in with_ones(shape)):
+        try:
+            expected = function(x)
+        except (RuntimeError, ValueError):
+            continue
+        checked += 1
+        mode = CorrectedFakeTensorMode(allow_non_fake_inputs=True)
+        with mode:
+            made = function(mode.from_tensor(x))
+        assert [v.stride() for v in made] == [v.stride() for v in expected], (x.shape, x.stride())
+    assert checked > 10
 
 
 @pytest.mark.parametrize(("rank", "name"), [(rank, name) for rank, calls in CALLS.items() for name in calls])
