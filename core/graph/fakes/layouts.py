@@ -46,7 +46,8 @@ def in_eagers_layout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
     make = _MADE_ANEW.get(func)
     if make is not None:
         return make(out, args, kwargs)
-    strides = _of_operands(out, tensors_in(args), _has_number_operand(func, args), func)
+    operands = tensors_in(args)[:: -1 if func in _REVERSED else 1]
+    strides = _of_operands(out, operands, _has_number_operand(func, args), func)
     return out if strides is None else laid_out(out, strides)
 
 
@@ -104,8 +105,6 @@ def _of_operands(out: FakeTensor, operands: list[torch.Tensor], number: bool, fu
         operands = [operands[0], *_cast_to_one_type(operands[1:])]
     elif uses_host_kernels(out.fake_device):
         operands = _cast_to_one_type(operands)
-    if func in _REVERSED:
-        operands = operands[::-1]
     return elementwise_strides([*operands, torch.empty(())] if number else operands, out.shape)
 
 
