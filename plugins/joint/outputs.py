@@ -459,14 +459,15 @@ def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views alone.
 
     It does not where a detached alias was written to, under ``no_grad``, through a function of the user's that returns
-    a view but has a gradient of its own, through a hook, and where the base was written to by another name.
+    a view but has a gradient of its own, or several results in one memory, through a hook, and where the base was
+    written to by another name.
     """
     if value is base:
         return True
     ends = [t for t in (base, base._base) if t is not None]
-    nodes = [t.grad_fn for t in ends if t.grad_fn is not None]
-    node = value.grad_fn
-    while node is not None and node not in nodes:
+    origins = [(t.grad_fn, t.output_nr) for t in ends if t.grad_fn is not None]
+    node, number = value.grad_fn, value.output_nr
+    while node is not None and (node, number) not in origins:
         if any(getattr(node, "variable", None) is t for t in ends):
             return True
         # A function of the user's may have the name of a view.
@@ -474,7 +475,7 @@ def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return False
         if has_hook(node):
             return False
-        node = node.next_functions[0][0]
+        node, number = node.next_functions[0]
     return node is not None
 
 

@@ -554,3 +554,41 @@ def test_an_argument_with_a_gradient_is_detached_where_none_is_wanted():
     x = torch.ones(3, requires_grad=True)
     (plain, *facts), (found, *others) = program(x), turret.compile(program, options=OPTIONS)(x)
     assert facts == others and found is not x and not found.requires_grad and torch.equal(plain, found)
+
+
+SEVERAL_IN_ONE_MEMORY = {
+    "whole and part": lambda y: (y, y[0]),
+    "part and whole": lambda y: (y[0], y),
+    "parts": lambda y: (y[0], y[1]),
+    "transposed": lambda y: (y, y.t()),
+    "detached": lambda y: (y, y.detach()),
+    "data": lambda y: (y, y.data),
+    "view of all": lambda y: (y, y.view_as(y)),
+    "unbound": lambda y: y.unbind(),
+    "same": lambda y: (y, y),
+}
+
+
+@pytest.mark.parametrize("makes", SEVERAL_IN_ONE_MEMORY.values(), ids=SEVERAL_IN_ONE_MEMORY)
+@pytest.mark.parametrize("kept", [slice(None), slice(0, 1), slice(-1, None)], ids=["all", "first", "last"])
+def test_each_of_several_results_in_one_memory_has_a_gradient_of_its_own(makes, kept):
+    class Several(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return makes(x * 2)
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            return torch.ones(3, 4) * sum((n + 1) * g.sum() for n, g in enumerate(gradients))
+
+    def program(x):
+        return Several.apply(x)[kept]
+
+    found = []
+    for run in (program, turret.compile(program, options={"capture": "turret", "cache": False})):
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+        results = run(x)
+        weighted = [(r * torch.linspace(1, 2, r.numel()).reshape(r.shape)).sum() * 3**n for n, r in enumerate(results)]
+        found.append((*results, *torch.autograd.grad(weighted, [x])))
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, plain)
