@@ -27,11 +27,13 @@ from turret.torch_compat.modes import (
     attention_enabled,
     attention_order,
     default_device,
+    forward_gradients_enabled,
     function_mode_at,
     function_mode_count,
     peek_redispatch,
     set_attention_enabled,
     set_attention_order,
+    set_forward_gradients,
     set_grad_enabled,
 )
 
@@ -207,6 +209,7 @@ def modes_in_use() -> list[Any]:
 SETTERS: frozenset[Callable[..., Any]] = frozenset(
     {
         set_grad_enabled,
+        set_forward_gradients,
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
@@ -225,7 +228,8 @@ ModeValues = dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]]
 def mode_values() -> ModeValues:
     """For every mode the setter with its leading arguments, and the value that it has now."""
     found: dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]] = {
-        (set_grad_enabled, ()): (torch.is_grad_enabled(),)
+        (set_grad_enabled, ()): (torch.is_grad_enabled(),),
+        (set_forward_gradients, ()): (forward_gradients_enabled(),),
     }
     for device in AUTOCAST_DEVICES:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)

@@ -10,6 +10,10 @@ import torch.utils._device
 
 set_grad_enabled = torch._C._set_grad_enabled
 """Turn gradients on or off: the public one is an object that remembers what was before."""
+set_forward_gradients: Callable[[bool], None] = torch._C._set_fwd_grad_enabled
+"""Turn forward-mode gradients on or off."""
+forward_gradients_enabled: Callable[[], bool] = torch._C._is_fwd_grad_enabled
+"""Whether they are on."""
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 """Whether autocast is on, for whatever device."""
 is_tracing = torch._C._is_tracing

@@ -19,6 +19,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.record.freed import nodes_below
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.overriding import OF_TORCH
 from turret.plugins.capture.values.sequences import Sequence as Row
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.modes import set_grad_enabled
@@ -150,7 +151,7 @@ class _Backward:
 
     def check_leaf(self, leaf: Tensor) -> None:
         """Refuse a leaf whose gradients somebody else is shown."""
-        if leaf.outer is not None or type(leaf) is not Tensor or leaf.fake.layout is not torch.strided:
+        if leaf.outer is not None or leaf.type() not in OF_TORCH or leaf.fake.layout is not torch.strided:
             raise Unsupported("a backward to a tensor of a class of its own")
         if leaf.source is None or leaf.real is None:
             return

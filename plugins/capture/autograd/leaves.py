@@ -43,9 +43,14 @@ class _LeafOfArgument:
     """Makes a leaf in the memory of an argument; an object for each leaf, for sources that are equal are read once."""
 
     is_parameter: bool
+    part: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    """Sizes, strides and how far behind the argument's beginning it lies; None for all of the argument."""
 
     def __call__(self, argument: torch.Tensor) -> torch.Tensor:
         made = argument.detach()
+        if self.part is not None:
+            sizes, strides, behind = self.part
+            made = made.as_strided(sizes, strides, argument.storage_offset() + behind)
         return torch.nn.Parameter(made) if self.is_parameter else made.requires_grad_()
 
 
@@ -64,7 +69,9 @@ def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -
             given = _Found(t, node, outputs).as_input(node in parameters)
             outputs = [given if n is node else n for n in outputs]
         elif not known and _differentiates(node, outputs):  # else nobody sees the leaf's gradients
-            _Found(t, node, outputs).as_input(node in parameters)
+            leaf = _Found(t, node, outputs)
+            leaf.check_gradient()
+            leaf.as_input(node in parameters)
     return outputs
 
 
@@ -102,10 +109,15 @@ class _Found:
         step = self.t.recorder.leaf_steps.get(self.start, NOWHERE)
         return Unsupported(f"a leaf of autograd that matters outside of the graph, and that {reason}", step=step)
 
+    def check_gradient(self) -> None:
+        """Refuse a leaf that has a gradient already, to which those of the results would be added."""
+        value = self.t.recorder.by_fake.get(id(self.value))
+        if value is not None and "grad" in value.stores:
+            raise self.unsupported("has a gradient")
+
     def check(self) -> None:
         """Refuse where others see the tensor's memory: the input has memory of its own."""
-        sizes = (*self.value.shape, *self.value.stride())
-        if any(isinstance(s, torch.SymInt) for s in sizes):
+        if _has_symbols(self.value):
             raise self.unsupported("has a size that changes")
         start, storage = self.order[self.start], self.value.untyped_storage()._cdata
         for node, number in self.order.items():
@@ -120,15 +132,26 @@ class _Found:
         t, node = self.t, self.node
         if node.target != "detach" or node is self.start:
             return None
-        found = next((i for i in t.recorder.inputs if i.node is node.args[0]), None)
-        if found is None or type(found.real) not in (torch.Tensor, torch.nn.Parameter):
+        given = [i for i in t.recorder.inputs if type(i.real) in (torch.Tensor, torch.nn.Parameter)]
+        found = next((i for i in given if i.node is node.args[0]), None)
+        if found is None and not _has_symbols(self.value):
+            storage = self.value.untyped_storage()._cdata
+            found = next((i for i in given if _is_in(i.example, storage)), None)
+        if found is None or (found.node is not node.args[0] and _has_symbols(found.example)):
             return None
         return None if t.recorder.versions.of(found.example) or t.recorder.versions.of(self.value) else found
+
+    def part_of(self, data: GraphInput) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+        """Which part of an argument the leaf is; None for all of it."""
+        if data.node is self.node.args[0]:
+            return None
+        behind = self.value.storage_offset() - data.example.storage_offset()
+        return tuple(self.value.shape), self.value.stride(), behind
 
     def in_memory_of(self, data: GraphInput, is_parameter: bool) -> fx.Node:
         """The same of a leaf that is made of an argument: it is made in the argument's memory."""
         t = self.t
-        source = CallSource(data.source, _LeafOfArgument(is_parameter))
+        source = CallSource(data.source, _LeafOfArgument(is_parameter, self.part_of(data)))
         example = self.value.detach().requires_grad_()
         given = t.recorder.placeholder("leaf", example)
         t.recorder.inputs.append(GraphInput(given, source, example, static=False))
@@ -168,6 +191,15 @@ def _fill(graph: fx.Graph, after: fx.Node, given: fx.Node, content: fx.Node) -> 
     with graph.inserting_after(past):
         filled = graph.call_method("copy_", (past, content))
     past.meta["example_value"] = filled.meta["example_value"] = given.meta["example_value"].detach()
+
+
+def _has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether the place of a tensor in its memory changes from call to call."""
+    return any(isinstance(s, torch.SymInt) for s in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+def _is_in(tensor: torch.Tensor, storage: int) -> bool:
+    return tensor.layout is torch.strided and tensor.untyped_storage()._cdata == storage
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:

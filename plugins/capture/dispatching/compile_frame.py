@@ -361,7 +361,7 @@ class _Attempt:
         r.scope["tail"] = frame_hook.load().tail
         r.scope["at_line"] = at_line
         again = failures.leaves_no_trace(tracer.recorder.graph.nodes)
-        writes = failures.changes_inputs(tracer.recorder.inputs, tracer.recorder.versions)
+        writes = tracer.recorder.versions.changed(tracer.recorder.inputs)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)

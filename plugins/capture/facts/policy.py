@@ -78,7 +78,7 @@ class History:
         return _see_number(self.ints, self.held_numbers, source, value)
 
     def see_object(self, source: Source, found: Any) -> bool:
-        """Note a function, a module or a parameter; returns whether there was another one before."""
+        """Note an object; returns whether there was another one before."""
         root = source.root()
         key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
         known = self.objects.setdefault(key, weakref.ref(found))
@@ -241,6 +241,10 @@ class Policy:
     def fresh_parameter(self, source: Source, parameter: torch.nn.Parameter) -> bool:
         """Whether a parameter may be another one on each call: there was another one before, or modules are alike."""
         return self._is_one_of_several(source) or self.history.see_object(source, parameter)
+
+    def fresh_object(self, source: Source, found: object) -> bool:
+        """Whether there was another object at its place before."""
+        return self.history.see_object(source, found)
 
     def _is_one_of_several(self, source: Source) -> bool:
         """Whether something is found in a module beside which there are others that are alike."""

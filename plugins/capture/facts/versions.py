@@ -35,6 +35,10 @@ class Versions:
             return fake._version
         return self.of_storages.get(fake.untyped_storage()._cdata, 0)
 
+    def changed(self, inputs: Iterable[Any]) -> bool:
+        """Whether the graph so far writes to tensors that it is given."""
+        return any(isinstance(i.example, torch.Tensor) and self.of(i.example) for i in inputs)
+
     @contextlib.contextmanager
     def counting(self, target: Any, args: list[Any]) -> Iterator[None]:
         """Around a call on fake tensors: counts what autograd does not.

@@ -30,7 +30,7 @@ from turret.plugins.capture.values.base import COMPARISONS, Constant, Opaque, Tr
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.exceptions import caught
-from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
+from turret.plugins.capture.values.functions import Function, Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule
@@ -230,6 +230,8 @@ def vars_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
         return InstanceDict(value)
+    if isinstance(value, (Partial, Function)):
+        return value.get_attr(t, "__dict__")
     raise Unsupported(f"vars of {value.describe()}")
 
 

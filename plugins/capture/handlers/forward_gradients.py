@@ -17,6 +17,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.torch_compat.autograd import forward_ad_level
+from turret.torch_compat.modes import forward_gradients_enabled, set_forward_gradients
 
 
 @attrs.define(eq=False)
@@ -27,8 +29,21 @@ class _Block:
     ends: contextlib.ExitStack
 
 
+registry.followed |= {f"_set_fwd_grad_enabled.{name}" for name in ("__init__", "__enter__", "__exit__")}
+
+
+@registry.function(set_forward_gradients)
+def set_enabled(t: Tracer, enabled: Value) -> Value:
+    """The mode, which tells on nothing where there are no dual tensors."""
+    if t.state.dual_levels or forward_ad_level() >= 0:
+        raise Unsupported("forward-mode gradients turned on or off in a block with dual tensors")
+    return t.state.set(set_forward_gradients, [enabled], {})
+
+
 @registry.function(forward_ad.dual_level.__enter__)
 def enter(t: Tracer, level: Value) -> Value:
+    if not t.truth(t.call(t.wrap_known(forward_gradients_enabled), [], {})):
+        raise Unsupported("a level of dual tensors where forward-mode gradients are off")
     ends = contextlib.ExitStack()
     region = ends.enter_context(t.recorder.region("dual_level"))
     try:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from turret.frames.trace_modes import home_of, is_replaced
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
 from turret.plugins.capture.interpreter.overrides import is_of_torch
+from turret.plugins.capture.interpreter.remembering import call_remembering
 from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
@@ -45,7 +46,6 @@ from turret.plugins.capture.values.objects import FunctionInstance, Instance
 from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 
@@ -473,42 +473,10 @@ class Caller(Tracer):
     def call_wrapping(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """A call of what stands around a function of Python; None where nothing does."""
         if isinstance(object, functools._lru_cache_wrapper):
-            return self.call_remembering(object, args, kwargs)
+            return call_remembering(self, object, args, kwargs)
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         return None
-
-    def call_remembering(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A call of a function under ``functools.lru_cache``.
-
-        Of constants it is called for real, as in plain execution: the result is computed once.  Of anything else it is
-        followed, once in a frame for the same arguments.
-        """
-        given = [v.realize() for v in (*args, *kwargs.values())]
-        if all(v.is_constant() for v in given):
-            if not self.trusted(object):
-                self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
-            return self.fold(object, args, kwargs, remembered=True)
-        key = (object, len(args), *kwargs, *(v if isinstance(v, Symbolic) else v.key(self) for v in given))
-        if key not in self.remembered:
-            self.remembered[key] = self.follow_remembering(object, args, kwargs, given)
-        return self.remembered[key]
-
-    def follow_remembering(
-        self, object: Any, args: list[Value], kwargs: dict[str, Value], given: Sequence[Value]
-    ) -> Value:
-        """The result of such a function's body, where no earlier call can have been of the same arguments."""
-        tensors = [v for v in given if isinstance(v, Tensor)]
-        if any(v.source is not None for v in tensors):
-            raise Unsupported(f"{object.__qualname__} of a tensor for which it may remember a result")
-        versions = self.recorder.versions
-        before = self.effects.count, [versions.of(v.fake) for v in tensors]
-        result = self.call(self.wrap_known(object.__wrapped__), args, kwargs)
-        changed = before != (self.effects.count, [versions.of(v.fake) for v in tensors])
-        known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
-        if changed and all(known):
-            raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
-        return result
 
     def call_c(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A method of a kind of objects, or a function of a module, that is known to be pure."""

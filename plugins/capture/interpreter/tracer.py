@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
 import types
@@ -56,7 +55,6 @@ from turret.plugins.capture.values.sequences import List, Range, Sequence, Size,
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
-from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.programs.functions import assert_async
 
 
@@ -190,21 +188,14 @@ class FrameTracer(Caller):
 
     # Constants.
 
-    def fold(
-        self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
-    ) -> Value:
+    def fold(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result of a pure function of constants; what it raises, the program raises.
 
-        Sizes are assumed to be what they are.  ``remembered``: it gives one and the same object each time, to the
-        program as well as here.
+        Sizes are assumed to be what they are.
         """
         plain, named = self.folded_arguments(function, args, kwargs)
         try:
-            with unset_fake_temporarily() if remembered else contextlib.nullcontext():
-                found = function(*plain, **named)
-            if remembered and type(found) is list:
-                return self.wrap(found, BoundSource("a remembered list", found))
-            return self.wrap_known(found) if remembered else self.made(found)
+            return self.made(function(*plain, **named))
         except (RecursionError, MemoryError):
             raise
         except Unsupported:
@@ -310,7 +301,7 @@ class FrameTracer(Caller):
         Where it has not, the graph raises, and the call runs as Python, which raises what the program does.
         """
         recorder = self.recorder
-        if any(isinstance(i.example, torch.Tensor) and recorder.versions.of(i.example) for i in recorder.inputs):
+        if recorder.versions.changed(recorder.inputs):
             return value.truth(self)  # what was changed before must be changed when the program raises
         if isinstance(value, Tensor) and not uses_host_kernels(value.fake.device):
             value = value.call_method(self, "item", [], {}).realize()  # no kernel of a GPU is to fail: none runs after

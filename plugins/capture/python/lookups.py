@@ -342,6 +342,24 @@ class IsOfForm:
             return False
 
 
+@attrs.frozen(eq=False)
+class Recall:
+    """A call of a function that remembers its results, of one object in some places and of constants in the others."""
+
+    function: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+    places: frozenset[int]
+    """Where the object goes in ``args``."""
+    names: frozenset[str]
+    """Where it goes in ``kwargs``."""
+    __name__: str = "recall"
+
+    def __call__(self, held: Any) -> Any:
+        given = [held if n in self.places else v for n, v in enumerate(self.args)]
+        return self.function(*given, **{**self.kwargs, **dict.fromkeys(self.names, held)})
+
+
 @attrs.frozen
 class PartsOf:
     """The plain tensors in a wrapper of a form, through which gradients reach it."""

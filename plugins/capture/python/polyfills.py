@@ -6,6 +6,7 @@ import heapq
 import math
 import operator
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -472,3 +473,11 @@ def _is_stft(spectrum: torch.Tensor, n_fft: int, half: bool) -> bool:
     """Whether a tensor is a spectrogram of frames of that length; ``half``: of real signals, without what repeats."""
     fits = spectrum.is_complex() and spectrum.dim() in (2, 3) and spectrum.numel() > 0
     return fits and spectrum.shape[-2] == (n_fft // 2 + 1 if half else n_fft)
+
+
+def fill_handle(handle: Any, number: int, hooks_dict: Any, extra_dict: Any) -> None:
+    """The attributes of a ``RemovableHandle``."""
+    handle.hooks_dict_ref = weakref.ref(hooks_dict)
+    handle.id = number
+    extra = extra_dict if isinstance(extra_dict, list) else [extra_dict] if isinstance(extra_dict, dict) else []
+    handle.extra_dict_ref = tuple(weakref.ref(held) for held in extra)

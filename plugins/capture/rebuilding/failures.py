@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from turret.hooks.context import CompileContext
-    from turret.plugins.capture.facts.versions import Versions
-    from turret.plugins.capture.record.graph import GraphInput
 
 _FINAL = (MemoryError, torch.OutOfMemoryError, TurretError)
 """What Python would raise as well, or is not the program's."""
@@ -42,11 +40,6 @@ _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 def leaves_no_trace(nodes: Iterable[fx.Node]) -> bool:
     """Whether a graph that raised has changed nothing but its inputs, except for random numbers drawn."""
     return all(_is_plain(node.target) for node in nodes if node.op == "call_function")
-
-
-def changes_inputs(inputs: Iterable[GraphInput], versions: Versions) -> bool:
-    """Whether a graph writes to tensors that it is given."""
-    return any(isinstance(i.example, torch.Tensor) and versions.of(i.example) for i in inputs)
 
 
 def _is_plain(target: Any) -> bool:

@@ -290,6 +290,18 @@ def _not_equal(t: Tracer, value: Value, other: Value) -> Value:
     return Constant(NotImplemented) if isinstance(answer, types.NotImplementedType) else answer
 
 
+def _default_text(t: Tracer, value: Value) -> Value:
+    """``object.__repr__``, which tells the address: of an object from before, assumed to be the same one."""
+    existed = getattr(value, "object", None)
+    known = existed is not None and value.source is not None and bool(value.type().__weakrefoffset__)
+    if value.source is None or not known or t.policy.fresh_object(value.source, existed):
+        raise Unsupported(f"{value.describe()}.__repr__, which tells its address")
+    t.provenance.bound_to_process("the address of an object")
+    if not isinstance(value.source, BoundSource):
+        t.guards.take("ID", value.source, existed)
+    return Constant(object.__repr__(existed))
+
+
 OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__init__": _init,
     "__setattr__": _set,
@@ -299,6 +311,7 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__eq__": _not_implemented,
     "__ne__": _not_equal,
     "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
+    "__repr__": _default_text,
 }
 """Methods of ``object`` itself."""
 

@@ -418,6 +418,8 @@ class Partial(Callable_):
     ) -> None:
         """``object``: the one that existed before, which may have attributes of its own (``functools.wraps``)."""
         self.function, self.args, self.kwargs, self.source, self.object = function, args, kwargs, source, object
+        self.own: Value | None = None
+        """Its ``__dict__``, once it was asked for."""
 
     def type(self) -> type:
         return functools.partial
@@ -429,20 +431,41 @@ class Partial(Callable_):
             return t.new_tuple(list(self.args))
         if name == "keywords":
             return t.new_dict(dict(self.kwargs))
-        if self.object is not None and self.source is not None:
-            own = vars(self.object)
-            t.guards.take("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
-            if name in own:
-                return t.wrap(own[name], AttrSource(self.source, name))
+        if name == "__dict__":
+            return self.attributes(t)
+        own = self.attributes(t)
+        if t.truth(own.contains(t, Constant(name))):
+            return own.get_item(t, Constant(name))
         if name == "__doc__":
             return Constant(functools.partial.__doc__)
         if name == "__module__":
             return Constant(functools.partial.__module__)
-        if name == "__dict__" and self.object is not None and self.source is not None:
-            return t.wrap(vars(self.object), AttrSource(self.source, "__dict__"))
         if name == "__call__":
             return Handler("functools.partial.__call__", lambda t, /, *args, **kwargs: self.call(t, list(args), kwargs))
         return super().get_attr(t, name)
+
+    def attributes(self, t: Tracer) -> Value:
+        """Its ``__dict__``."""
+        if self.own is None:
+            if self.object is None or self.source is None:
+                self.own = t.new_dict({})
+            else:
+                self.own = t.wrap(vars(self.object), AttrSource(self.source, "__dict__")).realize()
+        assert self.own is not None
+        return self.own
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if name in _OF_PARTIALS:
+            raise Unsupported(f"setting {name!r} of a partial")
+        self.attributes(t).set_item(t, Constant(name), value)
+
+    def del_attr(self, t: Tracer, name: str) -> None:
+        if name in _OF_PARTIALS:
+            raise Unsupported(f"deleting {name!r} of a partial")
+        own = self.attributes(t)
+        if not t.truth(own.contains(t, Constant(name))):
+            raise t.raised(AttributeError, name)
+        own.del_item(t, Constant(name))
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
@@ -450,7 +473,14 @@ class Partial(Callable_):
     def rebuild(self, r: Rebuilder) -> str:
         args = "".join(", " + r.load(v) for v in self.args)
         kwargs = "".join(f", {k}={r.load(v)}" for k, v in self.kwargs.items())
-        return r.assign(f"{r.constant(functools.partial)}({r.load(self.function)}{args}{kwargs})")
+        name = r.assign(f"{r.constant(functools.partial)}({r.load(self.function)}{args}{kwargs})")
+        if self.own is not None and self.source is None:
+            r.remember(self, name)
+            r.line(f"{name}.__dict__ = {r.load(self.own)}")
+        return name
+
+
+_OF_PARTIALS = frozenset({"func", "args", "keywords", "__dict__", "__class__"})
 
 
 def called_as(t: Tracer, function: Value) -> str:

@@ -150,6 +150,130 @@ def test_what_is_remembered_for_a_tensor_that_existed_before_is_left_to_python()
     assert fast(held)[0] is fast(held)[0] is doubled(held)
 
 
+def remembered_numbers(settings):
+    @functools.lru_cache
+    def number(by=1):
+        return settings["scale"] * by
+
+    return number, lambda x: x * number() + number(by=2)
+
+
+def remembered_containers(settings):
+    @functools.cache
+    def table(key):
+        return [settings["scale"], {"key": key}]
+
+    return table, lambda x: x * table("a")[0] + len(table("a")[1])
+
+
+def remembered_tensors(settings):
+    @functools.lru_cache(maxsize=None)
+    def table(count):
+        return torch.full((count,), settings["scale"])
+
+    return table, lambda x: (x[:3] * table(3), table(3))
+
+
+def remembered_of_modules(settings):
+    class Scales(torch.nn.Module):
+        @functools.lru_cache
+        def scale(self, by):
+            return self.by * by
+
+        def forward(self, x):
+            return x * self.scale(by=2)
+
+    net = Scales()
+    vars(net)["by"] = settings["scale"]
+    settings["changed"] = lambda: vars(net).update(by=settings["scale"])
+    return Scales.scale, lambda x: net(x)
+
+
+def remembered_behind_changes(settings):
+    @functools.cache
+    def number():
+        return settings["scale"]
+
+    def program(x):
+        settings["scale"] += 1.0
+        return x * number()
+
+    return number, program
+
+
+def remembered_behind_writes(settings):
+    total = torch.full((3,), settings["scale"])
+
+    @functools.cache
+    def number():
+        return float(total.sum())
+
+    def program(x):
+        total.add_(settings["scale"])
+        return x * number()
+
+    return number, program
+
+
+def remembered_and_forgotten(settings):
+    calls = []
+
+    @functools.lru_cache(maxsize=1)
+    def number(by):
+        calls.append(by)
+        return settings["scale"] * len(calls)
+
+    return number, lambda x: x * number(1) + number(2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        remembered_numbers, remembered_containers, remembered_tensors, remembered_of_modules,
+        remembered_behind_changes, remembered_behind_writes, remembered_and_forgotten,
+    ],
+)  # fmt: skip
+def test_a_result_is_remembered_until_its_cache_is_cleared(make):
+    seen = []
+    for compiled in (False, True):
+        settings = {"scale": 2.0, "changed": int}
+        function, program = make(settings)
+        call = turret.compile(program, backend="eager") if compiled else program
+        results = []
+        for step in range(6):
+            if step in (1, 3):  # a change that the cache hides, until it is cleared
+                settings["scale"] += 3.0
+                settings["changed"]()
+            if step in (2, 5):
+                function.cache_clear()
+            results.append(call(X))
+        seen.append(results)
+    assert_same(seen[1], seen[0])
+
+
+def test_a_function_that_raises_remembers_nothing():
+    @functools.cache
+    def refuses(limit):
+        if settings["scale"] > limit:
+            raise ValueError("too much")
+        return limit
+
+    def program(x):
+        try:
+            return x * refuses(3.0)
+        except ValueError as error:
+            return x, str(error)
+
+    settings = {"scale": 5.0}
+    observed = Observed(program)
+    for scale in (5.0, 2.0, 6.0):
+        settings["scale"] = scale
+        refuses.cache_clear()
+        found = observed(X)
+        refuses.cache_clear()
+        assert_same(found, program(X))
+
+
 class Counting:
     of: Counting
 

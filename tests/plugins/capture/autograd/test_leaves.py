@@ -110,6 +110,11 @@ def of_the_caller_s_memory(x):
     return y, y * 3
 
 
+def parameters_of_parts(x):
+    y, z = nn.Parameter(x[1]), nn.Parameter(x.t()[1:])
+    return y, z, (y[1:] * z[0]).sin(), x[:, 1].detach().requires_grad_()
+
+
 def a_parameter_of_the_caller_s_memory(x):
     y = nn.Parameter(x)
     return y, (y * x).sin(), nn.Parameter(x)
@@ -128,16 +133,68 @@ def only_results_depend_on_the_caller_s_memory(x):
 @pytest.mark.parametrize(
     "program",
     [
-        of_the_caller_s_memory, a_parameter_of_the_caller_s_memory, without_gradients_of_the_caller_s_memory,
+        of_the_caller_s_memory, parameters_of_parts, a_parameter_of_the_caller_s_memory, without_gradients_of_the_caller_s_memory,
         only_results_depend_on_the_caller_s_memory,
     ],
 )  # fmt: skip
 def test_a_leaf_in_an_argument_s_memory_lies_there(program):
     compiled = turret.compile(program, fullgraph=True, options=OPTIONS)
     same(program, Observed(program, fullgraph=True), compiled, compiled)
-    x = X.clone()
-    leaf = compiled(x)[0]
-    assert not leaf.is_leaf or leaf.data_ptr() == x.data_ptr()
+    x = torch.cat([X, X])[2:]
+    for leaf, expected in zip(compiled(x), program(x), strict=True):
+        assert not (leaf.is_leaf and leaf.requires_grad) or (leaf.data_ptr(), leaf.stride()) == (
+            expected.data_ptr(),
+            expected.stride(),
+        )
+
+
+def a_backward_to_a_parameter(x):
+    y, layer = nn.Parameter(torch.ones(3)), nn.Linear(3, 2, bias=False)
+    nn.init.ones_(layer.weight)
+    for _ in range(2):
+        (layer(y * x) ** 2).sum().backward()
+    return y.grad, layer.weight.grad
+
+
+def a_backward_to_a_parameter_that_results_depend_on(x):
+    y = nn.Parameter(x.exp())
+    (y * x).sum().backward()
+    return y.grad, y.detach() * 2, y.grad * y
+
+
+def a_backward_to_a_parameter_of_the_caller_s_memory(x):
+    y = nn.Parameter(x[0])
+    (y * y).sum().backward()
+    with torch.no_grad():
+        return (y - y.grad,)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_backward_to_a_parameter, a_backward_to_a_parameter_of_the_caller_s_memory,
+    ],
+)  # fmt: skip
+def test_a_parameter_made_in_the_graph_gets_its_gradients_there(program):
+    compiled = turret.compile(program, fullgraph=True, options=OPTIONS)
+    same(program, Observed(program, fullgraph=True), compiled, compiled)
+
+
+def test_a_parameter_with_a_gradient_that_results_depend_on_breaks_the_graph():
+    observed = Observed(a_backward_to_a_parameter_that_results_depend_on)
+    same(a_backward_to_a_parameter_that_results_depend_on, observed, observed)
+    assert "has a gradient" in observed.breaks[0]
+
+
+def test_a_parameter_that_leaves_has_its_gradient():
+    def program(x):
+        y = nn.Parameter(x[0])
+        (y * x).sum().backward()
+        return y
+
+    compiled = turret.compile(program, fullgraph=True, options=OPTIONS)
+    for _ in range(2):
+        assert_same(compiled(X).grad, program(X).grad)
 
 
 def of_memory_that_the_graph_changes(x):

@@ -286,3 +286,56 @@ def test_a_deque_of_at_most_so_many_items(most):
         return x + len(queue), list(queue), queue.maxlen, collections.deque([1], most).maxlen
 
     check(program, torch.ones(2), most)
+
+
+class Nameless:
+    pass
+
+
+def test_the_text_of_an_object_from_before_is_that_of_its_address():
+    kept = Nameless()
+    check(lambda x: (x + 1, repr(kept), str(kept), f"{kept!r:>80}", str(kept) == repr(kept)), X, graphs=1)
+
+
+def test_the_text_of_objects_that_change_breaks_the_graph():
+    observed = Observed(lambda x, given: (x + 1, repr(given)))
+    for _ in range(4):
+        given = Nameless()
+        assert observed(X, given)[1] == object.__repr__(given)
+    assert len(observed.recompiles) < 3 and "tells its address" in observed.breaks[0]
+
+
+def attributes_of_a_partial(x):
+    held = functools.partial(torch.add, other=1)
+    held.total, held.itself = x.sum(), held
+    vars(held)["doubled"] = x * 2
+    del held.total
+    functools.update_wrapper(held, torch.nn.functional.relu)
+    names = sorted(held.__dict__)
+    return held(x), held.doubled, names, hasattr(held, "total"), held.itself is held, held.__name__
+
+
+def a_partial_with_attributes(x):
+    held = functools.partial(torch.mul, other=x)
+    held.by = x + 1
+    return held, held.by
+
+
+def test_partials_have_attributes():
+    check(attributes_of_a_partial, X, graphs=1)
+    found, by = check(a_partial_with_attributes, X, graphs=1)(X)
+    assert found.by is by
+
+
+def test_attributes_of_a_partial_from_before_are_set():
+    held = [functools.partial(torch.add, other=1) for _ in range(2)]
+
+    def program(x, given):
+        given.calls = getattr(given, "calls", 0) + 1
+        given.last = x * 2
+        return given(x), dict(vars(given))
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(3):
+        assert_same(observed(X, held[0]), program(X, held[1]))
+        assert_same(vars(held[0]), vars(held[1]))

@@ -88,3 +88,30 @@ def test_inside_another_level_torch_refuses():
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="Nested forward mode"):
         observed(X, TANGENT)
     assert torch.autograd.forward_ad._current_level == -1
+
+
+def test_forward_gradients_turned_off_and_on_where_there_are_no_dual_tensors():
+    def program(x):
+        with forward_ad._set_fwd_grad_enabled(False):
+            y, inside = x.sin(), torch._C._is_fwd_grad_enabled()
+        torch._C._set_fwd_grad_enabled(False)
+        return y, inside, torch._C._is_fwd_grad_enabled()
+
+    observed = Observed(program, fullgraph=True)
+    for call in (program, observed, observed):
+        try:
+            assert_same(call(X), (X.sin(), False, False))
+            assert not torch._C._is_fwd_grad_enabled()
+        finally:
+            torch._C._set_fwd_grad_enabled(True)
+
+
+def test_a_level_of_dual_tensors_where_forward_gradients_are_off_is_eagers():
+    def program(x, tangent):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(forward_ad.make_dual(x, tangent).sin()).tangent
+
+    observed = Observed(program)
+    for enabled in (True, False, True):
+        with forward_ad._set_fwd_grad_enabled(enabled):
+            assert_same(observed(X, TANGENT), program(X, TANGENT))

@@ -1,0 +1,125 @@
+"""Calls of functions under ``functools.lru_cache``, whose results outlive the call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from turret.frames.sources import BoundSource, CallSource
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.bytecode import decode
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.functions import LocalFunction
+from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.fakes import unset_fake_temporarily
+
+
+def call_remembering(
+    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A call of a function under ``functools.lru_cache``.
+
+    Of what may have been an earlier call's arguments it is called for real, as in plain execution, and a guard calls
+    it again: whoever clears the cache gets another result.  Of anything else it is followed, once in a frame for the
+    same arguments.
+    """
+    given = [v.realize() for v in (*args, *kwargs.values())]
+    outside = [v for v in given if not v.is_constant()]
+    if not outside and t.trusted(object):
+        return _called(t, object, *t.folded_arguments(object, args, kwargs))
+    key = (object, len(args), *kwargs, *(v if isinstance(v, Symbolic) else v.key(t) for v in given))
+    if key not in t.remembered:
+        existed = all(isinstance(v, (Instance, Module, LocalFunction)) and v.source is not None for v in outside)
+        make = _recalled if existed else _followed
+        t.remembered[key] = make(t, object, args, kwargs, outside if existed else given)
+    return t.remembered[key]
+
+
+def _called(t: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Value:
+    """What a call gives now and always."""
+    try:
+        with unset_fake_temporarily():
+            return t.wrap_known(function(*args, **kwargs))
+    except (RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        inner = None if error.__traceback__ is None else error.__traceback__.tb_next
+        raise t.raised_from(error, inner) from None
+
+
+def _recalled(
+    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], outside: list[Value]
+) -> Value:
+    """What a call gives now, found again by the same call."""
+    name = object.__qualname__
+    reason = _why_not_now(t, object) or (" of several objects" if len(outside) > 1 else "")
+    if reason:
+        raise Unsupported(f"{name}, which remembers its results{reason}")
+    t.provenance.bound_to_process(f"{name} remembers its results")
+    held: Any = outside[0] if outside else None
+    recall = _recall(t, object, args, kwargs, held)
+    with unset_fake_temporarily():
+        try:
+            found = recall(object if held is None else held.object)
+        except Exception:  # which is not remembered
+            return t.call(t.wrap_known(object.__wrapped__), args, kwargs)
+    return t.wrap(found, CallSource(BoundSource(name, object) if held is None else held.source, recall))
+
+
+def _why_not_now(t: Tracer, object: functools._lru_cache_wrapper) -> str:
+    """Why the function is not to be called while capturing, and by a guard; empty where it may be."""
+    if t.effects or t.recorder.versions.changed(t.recorder.inputs):
+        return ", after changes of what was there before, which have not reached it"
+    if _writes(object.__wrapped__):
+        return " and has side effects"
+    size = object.cache_info()
+    return ", and is about to forget some" if size.currsize == size.maxsize else ""
+
+
+def _recall(
+    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], held: Value | None
+) -> lookups.Recall:
+    """The call as a function of the object that it is given beside constants."""
+    places = frozenset(n for n, v in enumerate(args) if v.realize() is held)
+    names = frozenset(n for n, v in kwargs.items() if v.realize() is held)
+    plain, named = t.folded_arguments(
+        object,
+        [Constant(None) if n in places else v for n, v in enumerate(args)],
+        {n: Constant(None) if n in names else v for n, v in kwargs.items()},
+    )
+    return lookups.Recall(object, plain, named, places, names)
+
+
+def _writes(function: Any) -> bool:
+    """Whether the very code of a function sets attributes or globals."""
+    code = getattr(function, "__code__", None)
+    return code is not None and any(i.name in _WRITES for i in decode(code).instructions)
+
+
+_WRITES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"})
+
+
+def _followed(
+    t: Tracer,
+    object: functools._lru_cache_wrapper,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    given: Sequence[Value],
+) -> Value:
+    """The result of such a function's body, where no earlier call can have been of the same arguments."""
+    tensors = [v for v in given if isinstance(v, Tensor)]
+    if any(v.source is not None for v in tensors):
+        raise Unsupported(f"{object.__qualname__} of a tensor for which it may remember a result")
+    versions = t.recorder.versions
+    before = t.effects.count, [versions.of(v.fake) for v in tensors]
+    result = t.call(t.wrap_known(object.__wrapped__), args, kwargs)
+    changed = before != (t.effects.count, [versions.of(v.fake) for v in tensors])
+    known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
+    if changed and all(known):
+        raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+    return result
