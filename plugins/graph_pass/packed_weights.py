@@ -64,7 +64,8 @@ def _linear(node: fx.Node) -> tuple[Any, ...] | None:
 
 
 def _convolution(node: fx.Node) -> tuple[Any, ...] | None:
-    """The arguments of a convolution of images whose kernel is an input; sizes are known."""
+    """The arguments of a convolution of channels-last images whose kernel is an input; sizes are known."""
+    from turret.graph.ops.library_ops import layout_of
     from turret.graph.ops.packed_ops import is_worth_packing
 
     arguments: tuple[Any, ...] = node.args
@@ -75,6 +76,8 @@ def _convolution(node: fx.Node) -> tuple[Any, ...] | None:
         return None
     if image.shape[1] == 1 or kernel.shape[0] == 1:
         return None  # strides of a single channel tell of no layout
+    if layout_of(image, kernel) != torch.channels_last:
+        return None  # with a packed kernel oneDNN computes in its own layout alone: two copies of images for each call
     if not is_worth_packing(kernel.numel() // kernel.shape[0], 1, result.numel()):
         return None
     return x, weight, bias, stride, padding, dilation, groups

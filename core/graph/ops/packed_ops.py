@@ -119,7 +119,7 @@ def _frozen_convolution_fake(
 
 def is_worth_packing(depth: int, columns: int, rows: int) -> bool:
     """Whether a product is large enough (multiplications) for a packed matrix to be worth more than its call takes."""
-    return depth * columns * rows >= 1 << 22
+    return depth * columns * rows >= 1 << 24
 
 
 def packs(dtype: torch.dtype) -> bool:

@@ -12,11 +12,18 @@ from turret.graph.ops import packed_ops
 pytestmark = pytest.mark.skipif(not packed_ops.packs(torch.float32), reason="torch without oneDNN")
 
 
+class ChannelsLast(nn.Module):
+    """Images as channels-last ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+
 def network(width: int = 512) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(256, width), nn.GELU(), nn.Linear(width, 256, bias=False), nn.Unflatten(1, (64, 2, 2)),
-        nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(64, 4, 2),
+        ChannelsLast(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(64, 4, 2),
     ).eval()  # fmt: skip
 
 
@@ -47,7 +54,7 @@ def test_products_and_convolutions_are_packed_and_writes_to_weights_noticed(pack
         assert packed() == 3
         model[0].weight.mul_(2)
         check(model, function)
-        model[4].weight.data = torch.randn_like(model[4].weight)
+        model[5].weight.data = torch.randn_like(model[5].weight)
         check(model, function)
         model.load_state_dict(network().state_dict())
         check(model, function)
@@ -79,6 +86,29 @@ def test_small_products_stay_as_they_are(packed) -> None:
         for _ in range(3):
             x = torch.randn(4, 16)
             torch.testing.assert_close(function(x), model(x))
+    assert packed() == 0
+
+
+@pytest.mark.parametrize(("layout", "count"), [(torch.contiguous_format, 0), (torch.channels_last, 1)])
+def test_kernels_are_packed_for_channels_last_images_alone(packed, layout: torch.memory_format, count: int) -> None:
+    model = nn.Conv2d(32, 32, 3, padding=1).eval()
+    function = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 32, 32, 32).contiguous(memory_format=layout)
+            wanted, got = model(x), function(x)
+            assert got.stride() == wanted.stride()
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    assert packed() == count
+
+
+def test_products_that_cost_more_to_ask_for_packed_stay_as_they_are(packed) -> None:
+    model = nn.Linear(128, 64).eval()
+    function = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(512, 128)
+            torch.testing.assert_close(function(x), model(x), rtol=1e-4, atol=1e-4)
     assert packed() == 0
 
 
