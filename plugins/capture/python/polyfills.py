@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import operator
@@ -472,3 +473,18 @@ def _is_stft(spectrum: torch.Tensor, n_fft: int, half: bool) -> bool:
     """Whether a tensor is a spectrogram of frames of that length; ``half``: of real signals, without what repeats."""
     fits = spectrum.is_complex() and spectrum.dim() in (2, 3) and spectrum.numel() > 0
     return fits and spectrum.shape[-2] == (n_fft // 2 + 1 if half else n_fft)
+
+
+def dispatching_method(descriptor: Any, object: Any, owner: Any = None) -> Any:
+    """``functools.singledispatchmethod.__get__`` as a version has it that remembers methods, which this does not."""
+    name = getattr(descriptor.func, "__name__", "singledispatchmethod method")
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            raise TypeError(f"{name} requires at least 1 positional argument")
+        found = descriptor.dispatcher.dispatch(args[0].__class__)
+        return found.__get__(object, owner)(*args, **kwargs)
+
+    method.__isabstractmethod__ = descriptor.__isabstractmethod__  # type: ignore[attr-defined]
+    method.register = descriptor.register  # type: ignore[attr-defined]
+    return functools.update_wrapper(method, descriptor.func)
