@@ -97,10 +97,27 @@ bool prepare_return() {
 }
 #endif
 
+#if PY_VERSION_HEX >= 0x030C0000
+// Throws the exception that is set into a frame that was not evaluated.  From 3.13 on the evaluator adds an entry for
+// the first line of the frame's code to the traceback, which has the program's own line already.
+PyObject* throw_into(PyThreadState* thread, _PyInterpreterFrame* frame) {
+  PyObject* error = PyErr_GetRaisedException();
+  PyObject* trace = PyException_GetTraceback(error);
+  PyErr_SetRaisedException(Py_NewRef(error));
+  _PyEval_EvalFrameDefault(thread, frame, 1);
+  PyObject* raised = PyErr_GetRaisedException();
+  if (raised == error) PyException_SetTraceback(raised, trace == nullptr ? Py_None : trace);
+  PyErr_SetRaisedException(raised);
+  Py_XDECREF(trace);
+  Py_DECREF(error);
+  return nullptr;
+}
+#endif
+
 // Ends a frame that was not evaluated: with `result`, or with the exception that is set where it is null.
 PyObject* finish(PyThreadState* thread, _PyInterpreterFrame* frame, PyObject* result) {
 #if PY_VERSION_HEX >= 0x030C0000
-  if (!result) return _PyEval_EvalFrameDefault(thread, frame, 1);
+  if (!result) return throw_into(thread, frame);
   frame->localsplus[frame->stacktop++] = result;
 #if PY_VERSION_HEX >= 0x030D0000
   frame->instr_ptr = return_instruction;

@@ -277,12 +277,22 @@ class _Hashed:
 
 @registry.function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handling = t.call_stack.frames[-1].handling
-    handled = handling[-1] if handling else t.call_stack.handled_outside()
+    handled = _handled(t)
     if handled is None:
         unknown = Unread("sys.exc_info() of what the caller handles", t.call_stack.step)
         return Tuple([unknown, unknown, unknown])
     return Tuple([t.wrap_known(handled.type()), handled, caught(handled).traceback(t)])
+
+
+@registry.function(sys.exception)
+def exception(t: Tracer) -> Value:
+    return _handled(t) or Unread("sys.exception() of what the caller handles", t.call_stack.step)
+
+
+def _handled(t: Tracer) -> Value | None:
+    """The exception that is handled; None where only the caller knows."""
+    handling = t.call_stack.frames[-1].handling
+    return handling[-1] if handling else t.call_stack.handled_outside()
 
 
 @registry.function(globals, locals)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from turret.frames.sources import BoundSource
-from turret.plugins.capture.python import lookups
+from turret.plugins.capture.handlers.builtins import polyfilled
+from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.functions import Function
@@ -21,3 +22,7 @@ def dispatch(t: Tracer, function: Function, args: list[Value], kwargs: dict[str,
     found = ask(asked)
     t.guards.take("CALL", BoundSource(asked.__qualname__, asked), (ask, found))
     return t.wrap_known(found)
+
+
+if "_method_cache" in functools.singledispatchmethod.__init__.__code__.co_names:
+    polyfilled(functools.singledispatchmethod.__get__, polyfills.dispatching_method)

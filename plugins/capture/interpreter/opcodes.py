@@ -247,6 +247,9 @@ def unary(f: Frame, i: Instruction) -> None:
 @registry.instruction("UNARY_NOT", "TO_BOOL")
 def unary_not(f: Frame, i: Instruction) -> None:
     value, t = f.pop(), f.tracer
+    if f.negates_next():
+        f.push(value)
+        return
     if i.name == "UNARY_NOT" and t.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
         value = t.call(t.wrap_known(bool), [value], {}).realize()
         if isinstance(value, Symbolic):
@@ -261,7 +264,7 @@ def compare_op(f: Frame, i: Instruction) -> None:
     right, left = f.pop(), f.pop()
     symbol, as_truth = comparison(i)
     result = f.tracer.compare(symbol, left, right)
-    if as_truth:
+    if as_truth and not f.negates_next():
         result = Constant(f.tracer.truth(result, compared=True))
     f.push(result)
 

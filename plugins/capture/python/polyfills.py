@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import operator
@@ -481,3 +482,18 @@ def fill_handle(handle: Any, number: int, hooks_dict: Any, extra_dict: Any) -> N
     handle.id = number
     extra = extra_dict if isinstance(extra_dict, list) else [extra_dict] if isinstance(extra_dict, dict) else []
     handle.extra_dict_ref = tuple(weakref.ref(held) for held in extra)
+
+
+def dispatching_method(descriptor: Any, object: Any, owner: Any = None) -> Any:
+    """``functools.singledispatchmethod.__get__`` as a version has it that remembers methods, which this does not."""
+    name = getattr(descriptor.func, "__name__", "singledispatchmethod method")
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            raise TypeError(f"{name} requires at least 1 positional argument")
+        found = descriptor.dispatcher.dispatch(args[0].__class__)
+        return found.__get__(object, owner)(*args, **kwargs)
+
+    method.__isabstractmethod__ = descriptor.__isabstractmethod__  # type: ignore[attr-defined]
+    method.register = descriptor.register  # type: ignore[attr-defined]
+    return functools.update_wrapper(method, descriptor.func)

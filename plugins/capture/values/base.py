@@ -57,13 +57,17 @@ NO_INTEGER = "'{}' object cannot be interpreted as an integer"
 
 def spelled(kind: type) -> str:
     """The name of a class in the interpreter's messages: one that is made in C bears its module's name."""
-    made_in_c = not kind.__flags__ & _ON_HEAP or kind.__flags__ & _IMMUTABLE
-    return f"{kind.__module__}.{kind.__name__}" if made_in_c and kind.__module__ != "builtins" else kind.__name__
+    return f"{kind.__module__}.{kind.__name__}" if made_in_c(kind) and kind.__module__ != "builtins" else kind.__name__
+
+
+def made_in_c(kind: type) -> bool:
+    """Whether a class is the interpreter's own, or one that an extension makes from a description for good."""
+    return not kind.__flags__ & _ON_HEAP or kind.__flags__ & _IMMUTABLE != 0
 
 
 _IMMUTABLE, _ON_HEAP = 1 << 8, 1 << 9
-"""Flags of classes: the interpreter's own, and those that extensions make from a description, bear the first one or not
-the second."""
+"""Flags of classes.  Which classes of the standard library are on the heap differs between versions (deques are from
+3.12 on)."""
 
 
 class Value:
@@ -531,7 +535,7 @@ def _methods_compared_with() -> dict[Any, tuple[type, ...]]:
     """By special method of a builtin class, the classes of which it gives more than ``NotImplemented``."""
     kinds: dict[type, tuple[type, ...]] = {
         object: (), int: (int,), float: (int, float), complex: (int, float, complex), str: (str,), bytes: (bytes,),
-        torch.device: (torch.device,),
+        types.NoneType: (), torch.device: (torch.device,),
     }  # fmt: skip
     return {getattr(kind, name): others for kind, others in kinds.items() for name in COMPARISON_NAMES.values()}
 

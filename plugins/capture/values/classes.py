@@ -15,7 +15,6 @@ from typing import Any
 from turret.frames.class_members import ABSENT, find_in_mro
 from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
@@ -25,6 +24,7 @@ from turret.plugins.capture.values.base import (
     Rebuilder,
     Tracer,
     Value,
+    made_in_c,
 )
 from turret.plugins.capture.values.functions import Handler, Known, Method, Partial
 
@@ -47,7 +47,7 @@ _BOUND_BY_C = type(_new_bound_by_c(len))
 
 def builtin_base(kind: type) -> type:
     """The class written in C that a class derives from first."""
-    return next((base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE), object)
+    return next((base for base in kind.__mro__ if made_in_c(base)), object)
 
 
 def look_up(t: Tracer, kind: type, name: str) -> tuple[Any, Any]:

@@ -212,7 +212,7 @@ class LocalFunction(Function):
 
 
 _OF_FUNCTIONS = frozenset(dir(types.FunctionType))
-_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__", "__type_params__"}) & _OF_FUNCTIONS
 """Of the attributes that every function has, those that a call of it knows nothing of."""
 
 
@@ -280,6 +280,7 @@ class NestedFunction(Callable_):
             "__qualname__": self.qualified_name,
             "__module__": self.scope.get("__name__"),
             "__doc__": constants[0] if constants and isinstance(constants[0], str) else None,
+            "__type_params__": (),  # of functions that are not generic, as all here are
         }
 
     def signature(self, t: Tracer) -> inspect.Signature:

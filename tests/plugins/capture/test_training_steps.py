@@ -225,7 +225,7 @@ def test_a_compiled_step_does_what_eager_does(model):
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(recipe=recipes())
 def test_any_compiled_step_does_what_eager_does(recipe):
     check(recipe, through())

@@ -210,7 +210,7 @@ def viewed(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
     return source, [math.prod(factors[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(viewed(), st.booleans())
 def test_views_have_eagers_strides_along_dimensions_of_size_1_too(drawn: tuple, dynamic: bool) -> None:
     real, shape = drawn

@@ -187,7 +187,7 @@ def patterned(draw: st.DrawFn) -> tuple:
 
 
 @given(patterned(), st.sampled_from(list(SURROUNDINGS)))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_call_behind_others_gives_what_it_gives_alone(case: tuple, surroundings: str) -> None:
     function, makers, calls = case
     with SURROUNDINGS[surroundings]():
@@ -303,6 +303,7 @@ def twins(real: list[torch.Tensor], change: Callable[[torch.Tensor], torch.Tenso
 
 
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.thorough
 def test_torchs_operations_give_what_they_give_alone(part: int) -> None:
     draw = random.Random(part)
     for op in OPERATIONS[part::PARTS]:

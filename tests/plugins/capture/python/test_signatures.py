@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 
 import pytest
@@ -35,16 +34,15 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_takes_what_binding_its_signature_takes(name):
+def test_a_function_takes_what_a_call_of_it_takes(name):
     function = FUNCTIONS[name]
-    signature = inspect.signature(function)
     names = ("a", "b", "c", "x", "y")
     subsets = [s for n in range(4) for s in itertools.combinations(names, n)]
     answers = set()
     for count in range(5):
         for given in subsets:
             try:
-                signature.bind(*range(count), **dict.fromkeys(given))
+                function(*range(count), **dict.fromkeys(given))
                 expected = True
             except TypeError:
                 expected = False

@@ -215,7 +215,7 @@ def test_a_plan_of_kernels_is_recorded_once_for_all_sizes(world: World) -> None:
 
 @pytest.mark.thorough
 @on_acme
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 1 << 30))
 def test_any_plan_of_kernels_is_recorded_once_for_all_sizes(world: World, seed: int) -> None:
     turret.reset()
