@@ -39,12 +39,13 @@ def angle(x: torch.Tensor) -> torch.Tensor:
 def ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     """``x * 2**exponent``, rounded once, of floats and integers, even where the power alone would overflow.
 
+    As in eager, which gives each exponent to C as an ``int``, their lowest 32 bits count.
     Torch's own, which eager is otherwise, multiplies by a power in the dtype of the result: zero times 2**130 is NaN.
     """
     dtype = x.dtype
     if exponent.dtype.is_floating_point or exponent.dtype.is_complex or not dtype.is_floating_point:
         return torch_table[aten.ldexp.Tensor](x, exponent)
-    left = convert(exponent, torch.int64)
+    left = convert(exponent, torch.int32)
     value = convert(x, torch.float64)
     powers = []
     for _ in range(3 if dtype == torch.float64 else 1):

@@ -13,7 +13,9 @@ import turret
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
 SPECIAL = (0.0, -0.0, 1.0, -1.5, 3e-5, 6e4, 1e-30, 1e30, float("inf"), -float("inf"), float("nan"))
 EXPONENTS = st.one_of(
-    st.integers(-30, 30), st.integers(-2200, 2200), st.sampled_from((127, 128, -126, -149, 1023, -1074))
+    st.integers(-30, 30),
+    st.integers(-2200, 2200),
+    st.sampled_from((127, 128, -126, -149, 1023, -1074, 2**31 - 1, 2**31, 2**32 + 3, 2 - 2**33)),
 )
 
 
