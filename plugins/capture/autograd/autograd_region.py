@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import attrs
@@ -36,11 +37,13 @@ class AutogradRegion:
     """Which of what is saved autograd looks after: a change in place before the backward is an error."""
     failure: tuple[str, str | None] | None = None
     """The name and the message of the exception that the backward raises, whatever it is given."""
+    name: str = "AutogradRegion"
+    """That of the user's class, as which autograd knows the node."""
     __name__: str = "autograd_region"
 
     def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
         given = {n for n in self.arguments if n is not None}
-        return _Apply.apply(
+        return _named(self.name).apply(
             self, *(v if n in given or not isinstance(v, torch.Tensor) else v.detach() for n, v in enumerate(inputs))
         )
 
@@ -83,6 +86,11 @@ class _Apply(torch.autograd.Function):
             if number is not None and gradient is not None:
                 found[number] = gradient if found[number] is None else found[number] + gradient
         return None, *found
+
+
+@functools.lru_cache
+def _named(name: str) -> type[_Apply]:
+    return type(name, (_Apply,), {})
 
 
 _CHANGED = "a tensor that an autograd.Function saved for its backward was changed in place before it"

@@ -162,6 +162,7 @@ class _Differentiated:
             arguments=inputs,
             dirty=tuple(dirty),
             not_differentiable=tuple(n for n, v in enumerate(self.outputs) if id(v) in constant),
+            name=self.cls.constant().__name__,
         )
 
     def marked(self, name: str) -> list[Value]:

@@ -318,6 +318,19 @@ def test_a_backward_that_fails_does_so_where_it_runs(f):
         assert_same(ours.grad, eager.grad)
 
 
+class GivesTooMany(OldNames):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.sum().expand(7)
+
+
+def test_a_gradient_of_the_wrong_size_is_refused_under_the_name_of_the_function():
+    f = lambda x: GivesTooMany.apply(x) + 1  # noqa: E731
+    found, expected = (outcome(made(leaf(3)).sum().backward, (), {}) for made in (Observed(f, fullgraph=True), f))
+    assert "Function GivesTooManyBackward returned" in str(expected)
+    assert_same(found, expected)
+
+
 def test_a_backward_that_raises_an_exception_of_the_program_runs_as_python():
     x = leaf(3)
     assert_same(Observed(lambda x: RaisesItsOwn.apply(x) + 1)(x), RaisesItsOwn.apply(x) + 1)
