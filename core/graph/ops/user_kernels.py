@@ -102,12 +102,22 @@ def _written(function: types.FunctionType, callers: tuple[types.FunctionType, ..
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return everything
+    if not _defines(tree, function.__name__, names):
+        return everything
     comes_from = _origins(tree, names)
     found: set[str] = set()
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         for written in _written_by_call(call, function, (*callers, function)):
             found |= {origin for name in _names(written) for origin in comes_from.get(name, ())}
     return frozenset(n for n, name in enumerate(names) if name in found)
+
+
+def _defines(tree: ast.Module, name: str, arguments: list[str]) -> bool:
+    """Whether a source is that of the function: what Python finds may be other text of the same file name."""
+    match tree.body:
+        case [ast.FunctionDef(name=found, args=given)]:
+            return found == name and [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)] == arguments
+    return False
 
 
 def _origins(tree: ast.AST, arguments: Sequence[str]) -> Mapping[str, set[str]]:

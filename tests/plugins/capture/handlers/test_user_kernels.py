@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -99,3 +100,17 @@ def test_a_kernel_without_source_writes_to_all():
     space = {"triton": triton, "tl": tl}
     exec("def made(a, b):\n    tl.store(a, tl.load(b))\n", space)
     assert written_arguments(space["made"]) == {"a", "b"}
+
+
+def test_a_kernel_whose_source_is_taken_for_another_text_writes_to_all(monkeypatch):
+    """As from Python 3.13 on that of functions made by ``exec`` in a process that ``-c`` started."""
+    space = {"triton": triton, "tl": tl}
+    exec("def made(a, b):\n    tl.store(a, tl.load(b))\n", space)
+    for text in (
+        "print(1)\n",
+        "def other(a, b):\n    tl.store(a, tl.load(b))\n",
+        "def made(a):\n    tl.load(a)\n",
+        "\n",
+    ):
+        monkeypatch.setattr(inspect, "getsource", lambda function, text=text: text)
+        assert written_arguments(space["made"]) == {"a", "b"}
