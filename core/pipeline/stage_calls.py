@@ -11,6 +11,7 @@ import copy
 import functools
 import itertools
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -82,6 +83,30 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
     return CompileContext(config, manager.hook, next(_compile_ids), on_event, devices)
 
 
+@attrs.frozen
+class _Failures:
+    """What ``Pipeline.failures`` gives.
+
+    No generator: from Python 3.13 on the frame of one that raises another error keeps that of ``contextlib``, which
+    holds the first error, and so a cycle of all frames below.
+    """
+
+    manager: pluggy.PluginManager
+    stage: Stage
+    hook: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StageError):
+            return
+        fault = plugin_manager.plugin_at_fault(self.manager.hook, error)
+        plugin = plugin_manager.plugin_of(self.manager, self.hook, error) if self.hook else fault or "turret"
+        reason = str(error) if isinstance(error, CodegenError) else f"{type(error).__name__}: {error}"
+        raise StageError(self.stage, plugin, reason) from error
+
+
 class Pipeline:
     """The stages of one compilation, each called through ``stage``; graphs go from one to the next."""
 
@@ -92,18 +117,9 @@ class Pipeline:
         self.answered: dict[str, str] = {}
         """By stage, the plugin that made its latest product."""
 
-    @contextlib.contextmanager
-    def failures(self, stage: Stage, hook: str = "") -> Iterator[None]:
+    def failures(self, stage: Stage, hook: str = "") -> _Failures:
         """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
-        try:
-            yield
-        except StageError:
-            raise
-        except Exception as error:
-            fault = plugin_manager.plugin_at_fault(self.manager.hook, error)
-            plugin = plugin_manager.plugin_of(self.manager, hook, error) if hook else fault or "turret"
-            reason = str(error) if isinstance(error, CodegenError) else f"{type(error).__name__}: {error}"
-            raise StageError(stage, plugin, reason) from error
+        return _Failures(self.manager, stage, hook)
 
     @contextlib.contextmanager
     def compilation(self, name: str) -> Iterator[None]:
