@@ -84,6 +84,10 @@ class CallStack:
         """Whether the code under capture is that of one of torch's optimizers."""
         return bool(self.frames) and str(self.frames[-1].scope.get("__name__")).startswith("torch.optim.")
 
+    def handled(self) -> Any:
+        """The exception that the innermost frame, or else a caller of it, is handling, or None."""
+        return self.frames[-1].handling[-1] if self.frames[-1].handling else self.handled_outside()
+
     def handled_outside(self) -> Any:
         """The exception that a caller of the innermost frame is handling, or None."""
         for outer in reversed(self.frames[:-1]):

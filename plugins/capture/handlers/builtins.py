@@ -277,7 +277,7 @@ class _Hashed:
 
 @registry.function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handled = _handled(t)
+    handled = t.call_stack.handled()
     if handled is None:
         unknown = Unread("sys.exc_info() of what the caller handles", t.call_stack.step)
         return Tuple([unknown, unknown, unknown])
@@ -286,13 +286,7 @@ def exc_info(t: Tracer) -> Value:
 
 @registry.function(sys.exception)
 def exception(t: Tracer) -> Value:
-    return _handled(t) or Unread("sys.exception() of what the caller handles", t.call_stack.step)
-
-
-def _handled(t: Tracer) -> Value | None:
-    """The exception that is handled; None where only the caller knows."""
-    handling = t.call_stack.frames[-1].handling
-    return handling[-1] if handling else t.call_stack.handled_outside()
+    return t.call_stack.handled() or Unread("sys.exception() of what the caller handles", t.call_stack.step)
 
 
 @registry.function(globals, locals)

@@ -164,7 +164,7 @@ class Frame:
             finally:
                 del raised  # else it is held by this frame, which it holds
         if isinstance(exception, ExceptionInstance) and not self.passes_on():
-            handled = self.handling[-1] if self.handling else self.tracer.call_stack.handled_outside()
+            handled = self.tracer.call_stack.handled()
             exception.find_context(self.tracer, handled)
         del self.stack[entry.depth :]
         if entry.lasti:

@@ -329,7 +329,7 @@ def reraise(f: Frame, i: Instruction) -> None:
 @registry.instruction("RAISE_VARARGS")
 def raise_varargs(f: Frame, i: Instruction) -> None:
     if i.arg == 0:
-        handled = f.handling[-1] if f.handling else f.tracer.call_stack.handled_outside()
+        handled = f.tracer.call_stack.handled()
         if handled is None:
             raise Unsupported("raising again what the caller handles")
         raise Raised(handled)
