@@ -20,6 +20,7 @@ from turret.frames.class_members import ABSENT, class_member, member_owner
 from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.facts.guards import Guards
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.policy import Policy
@@ -62,12 +63,12 @@ def spelled(kind: type) -> str:
 
 def made_in_c(kind: type) -> bool:
     """Whether a class is the interpreter's own, or one that an extension makes from a description for good."""
-    return not kind.__flags__ & _ON_HEAP or kind.__flags__ & _IMMUTABLE != 0
+    return not kind.__flags__ & HEAP_TYPE or kind.__flags__ & IMMUTABLE != 0
 
 
-_IMMUTABLE, _ON_HEAP = 1 << 8, 1 << 9
-"""Flags of classes.  Which classes of the standard library are on the heap differs between versions (deques are from
-3.12 on)."""
+IMMUTABLE = 1 << 8
+"""Flag of classes whose attributes no program can set.  Which classes of the standard library are on the heap differs
+between versions (deques are from 3.12 on)."""
 
 
 class Value:

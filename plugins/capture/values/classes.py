@@ -19,6 +19,7 @@ from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
     COMPARISON_NAMES,
+    IMMUTABLE,
     Answer,
     Constant,
     Rebuilder,
@@ -345,10 +346,6 @@ _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
 }  # fmt: skip
 
 
-_IMMUTABLE = 1 << 8
-"""Flag of classes whose attributes no program can set."""
-
-
 class Class(Known):
     """A class."""
 
@@ -413,7 +410,7 @@ class Class(Known):
         if isinstance(setter, types.FunctionType):
             t.call(Method(t.wrap_known(setter), self), [Constant(name), value], {})
             return
-        if kind.__flags__ & _IMMUTABLE:
+        if kind.__flags__ & IMMUTABLE:
             t.fails(type.__setattr__, kind, name, None)
         raw = look_up(t, meta, name)[1]
         if setter is not type.__setattr__ or any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
