@@ -87,7 +87,15 @@ def why_not_recorded(
         return "checks on the host whether it succeeded (check_errors)"
     if is_collective(op) and not collectives:
         return "is a collective, which waits for other processes (cudagraph_collectives records it)"
+    if op.namespace == "aten" and name == "histc" and _bounds_are_given(arguments):
+        return ""
     return _why_not_op(op) or (_why_not_deterministic(name) if op.namespace == "aten" else "")
+
+
+def _bounds_are_given(arguments: Sequence[Any]) -> bool:
+    """Whether ``histc`` is given its bounds; where they are equal it looks for the smallest and largest element."""
+    bounds = arguments[2:4]
+    return len(bounds) == 2 and all(isinstance(b, int | float) for b in bounds) and bounds[0] != bounds[1]
 
 
 def _why_not_higher_order(op: Any) -> str:

@@ -25,6 +25,7 @@ PASSES: dict[str, tuple[str, ...]] = {
         "constants",
         "common_subexpressions",
         "channels_last",
+        "sort_keys",
         "dead_code",
     ),
     "forward": ("packed_weights", "dead_code", "memory_order", "overlap_collectives"),

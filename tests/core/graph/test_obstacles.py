@@ -38,6 +38,12 @@ def test_calls_that_wait_for_the_device_are_not(op, why):
     assert why in why_not_recorded(op, ())
 
 
+def test_histograms_wait_where_they_look_for_their_bounds():
+    for arguments in ((), ("x",), ("x", 8), ("x", 8, 3, 3), ("x", 8, 0.0, 0)):
+        assert "waits" in why_not_recorded(aten.histc.default, arguments)
+    assert why_not_recorded(aten.histc.default, ("x", 8, 0, 7)) == ""
+
+
 def test_masks_are_counted_on_the_host():
     for op in (aten.index.Tensor, aten.index_put.default):
         assert "mask" in why_not_recorded(op, (), [torch.bool])

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
 import turret
-from turret.plugins.graph_pass import attention
+from turret.plugins.graph_pass.attention import calls as attention
 
 Tensor = torch.Tensor
 

@@ -10,8 +10,8 @@ import attrs
 import torch
 from torch import fx
 
-from turret.plugins.graph_pass.known_values import KnownValues
-from turret.plugins.graph_pass.written_attention import Link, fake
+from turret.plugins.graph_pass.attention.known_values import KnownValues
+from turret.plugins.graph_pass.attention.written import Link, fake
 
 HIDES = -1e8
 """What scores are replaced by at least that have no weight beside others."""

@@ -27,9 +27,9 @@ from torch import fx
 from turret.graph.dtypes import HALF
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import KernelFamily, device_for
-from turret.plugins.graph_pass.attention_masks import MaskMaker, known_mask
-from turret.plugins.graph_pass.known_values import KnownValues
-from turret.plugins.graph_pass.written_attention import (
+from turret.plugins.graph_pass.attention.known_values import KnownValues
+from turret.plugins.graph_pass.attention.masks import MaskMaker, known_mask
+from turret.plugins.graph_pass.attention.written import (
     WrittenAttention,
     fake,
     has_one_reader,
