@@ -78,18 +78,22 @@ def why_not_recorded(
     """
     if not isinstance(op, OpOverload):
         return _why_not_higher_order(op)
+    if is_collective(op) and not collectives:
+        return "is a collective, which waits for other processes (cudagraph_collectives records it)"
+    return _why_not_op(op) if op.namespace != "aten" else _why_not_aten(op, arguments, index_dtypes)
+
+
+def _why_not_aten(op: OpOverload, arguments: Sequence[Any], index_dtypes: Iterable[torch.dtype]) -> str:
     name = op._schema.name.partition("::")[2]
-    if op.namespace == "aten" and name in _MASKED:  # tagged for its masks alone
+    if name in _MASKED:  # tagged for its masks alone
         if any(dtype in _MASKS for dtype in index_dtypes):
             return "counts the elements of a mask on the host"
         return _why_not_deterministic(name)
-    if op.namespace == "aten" and name in _checked_names() and _asked_to_check(op, arguments):
+    if name in _checked_names() and _asked_to_check(op, arguments):
         return "checks on the host whether it succeeded (check_errors)"
-    if is_collective(op) and not collectives:
-        return "is a collective, which waits for other processes (cudagraph_collectives records it)"
-    if op.namespace == "aten" and name == "histc" and _bounds_are_given(arguments):
+    if name == "histc" and _bounds_are_given(arguments):
         return ""
-    return _why_not_op(op) or (_why_not_deterministic(name) if op.namespace == "aten" else "")
+    return _why_not_op(op) or _why_not_deterministic(name)
 
 
 def _bounds_are_given(arguments: Sequence[Any]) -> bool:

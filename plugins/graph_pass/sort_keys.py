@@ -69,8 +69,9 @@ def _bound(node: Any) -> int | None:
     if node.target in _INDICES:
         return _size_along(node)
     source = node.args[0] if node.target is operator.getitem else None
-    holds_indices = isinstance(source, fx.Node) and source.target in _INDEX_RESULTS and node.args[1] == 1
-    return _size_along(source) if holds_indices else None
+    if isinstance(source, fx.Node) and source.target in _INDEX_RESULTS and node.args[1] == 1:
+        return _size_along(source)
+    return None
 
 
 def _size_along(node: fx.Node) -> int | None:
@@ -103,6 +104,8 @@ def _narrow(node: fx.Node, dtype: torch.dtype, mode: Any) -> None:
         if reader.args[1] != 0:
             continue
         reader.meta["val"] = value_of(node)[0]
+        readers = list(reader.users)
         with graph.inserting_after(reader):
             back = converted(reader, wide, reader)
-        reader.replace_all_uses_with(back, delete_user_cb=lambda user, back=back: user is not back)
+        for other in readers:
+            other.replace_input_with(reader, back)
