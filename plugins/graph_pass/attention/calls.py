@@ -94,6 +94,7 @@ class _Writer:
     def __init__(self, graph: fx.Graph, context: CompileContext | None) -> None:
         self.graph, self.context = graph, context
         self.places = {node: place for place, node in enumerate(graph.nodes)}
+        self.erased: set[fx.Node] = set()
         self.trained = _wants_gradients(graph)
         self.known = KnownValues(graph)
 
@@ -151,21 +152,27 @@ class _Writer:
         kept = (found.query, found.turned, found.value, *masks)
         for node in reversed(found.inner):  # what is written to scores in place is read by nobody
             if not only_reads(node) and not node.users and found.last not in node.all_input_nodes:
-                self.graph.erase_node(node)
+                self._drop(node)
         self._erase(found.last, kept)
 
     def _erase(self, node: fx.Node, kept: Sequence[fx.Node]) -> None:
         """Erase a node that nobody reads, and what nobody reads then."""
+        if node in self.erased:  # what two operands read is met twice
+            return
         for user in list(node.users):
             if is_unread(user):
-                self.graph.erase_node(user)
+                self._drop(user)
         if node.users or node in kept or not only_reads(node):
             return
         operands = node.all_input_nodes
-        self.graph.erase_node(node)
-        self.places.pop(node, None)
+        self._drop(node)
         for operand in operands:
             self._erase(operand, kept)
+
+    def _drop(self, node: fx.Node) -> None:
+        self.graph.erase_node(node)
+        self.places.pop(node, None)
+        self.erased.add(node)
 
     # ------------------------------------------------------------ calls
 

@@ -575,3 +575,16 @@ def test_a_program_that_chooses_its_kernels_is_left_alone() -> None:
     made, calls = compiled(function)
     torch.testing.assert_close(made(*args), function(*args), rtol=1e-5, atol=1e-5)
     assert calls.count == 0
+
+
+def test_a_mask_whose_operands_share_one_is_erased_once(recwarn):
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        places = torch.arange(q.shape[-2]) + 0
+        mask = (places[None] <= places[:, None])[None, None].expand(q.shape[0], 1, -1, -1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    made, calls = compiled(attend)
+    tensors = qkv(2, 3, 16, 8)
+    torch.testing.assert_close(made(*tensors), attend(*tensors))
+    assert calls.kinds == ["causal"]
+    assert not [w for w in recwarn if "already erased" in str(w.message)]
