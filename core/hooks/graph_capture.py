@@ -120,6 +120,10 @@ class Recording(abc.ABC):
     def nodes(self) -> Sequence[RecordedNode]:
         """The work in the order in which it was recorded, with the arguments of its next replay."""
 
+    def is_of_host(self, word: int) -> bool:
+        """Whether a word of its arguments is an address of the host's memory, and so none made of the device's."""
+        return False
+
     @abc.abstractmethod
     def patch(self, patches: Sequence[Patch]) -> None:
         """Change arguments for all later replays; a replay under way is not changed."""
@@ -265,7 +269,8 @@ def address_words(
     something did not move, and where the recordings are not of the same work.
 
     ``again`` was recorded as the first was, over the very same memory: words that differ between the two are what
-    kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.
+    kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.  So are words that differ
+    and hold an address of the host's memory once: what calls before left on its stack.
 
     A word that differs otherwise may be such padding, too, or be made of addresses in a way that is not known here.
     Where it belongs to a library call (``first.calls``), what that call works on is unclear; else all that moved is.
@@ -286,6 +291,8 @@ def address_words(
         key = numbers.get((before, after), distances.get(after - before))
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
+            if first.is_of_host(before) or second.is_of_host(after):
+                continue
             reason = f"{where} were {before:#x}, then {after:#x}: no address that moved"
             unclear |= dict.fromkeys(_suspects(first, number, moved), reason)
         elif node.kind == "other":

@@ -9,6 +9,7 @@ draw random numbers are launched by torch, which moves its generators on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import threading
 import warnings
@@ -29,7 +30,7 @@ from turret.hooks.graph_capture import (
     Recording,
     Replay,
 )
-from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack
+from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack, host_memory
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.native import cuda_function
 
@@ -198,6 +199,13 @@ class CudaRecording(Recording):
     @property
     def nodes(self) -> Sequence[RecordedNode]:
         return self._native.nodes
+
+    def is_of_host(self, word: int) -> bool:
+        return any(word in memory for memory in self._host_memory)
+
+    @functools.cached_property
+    def _host_memory(self) -> list[range]:
+        return host_memory()
 
     def patch(self, patches: Sequence[Patch]) -> None:
         self._native.patch(patches)

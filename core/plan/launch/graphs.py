@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from turret.errors import TurretError
@@ -42,6 +44,18 @@ def clear_stack(library: ctypes.CDLL | None = None) -> None:
     """Write zeros where the next calls of this thread have their local variables."""
     library = GRAPHS.load() if library is None else library
     library.turret_clear_stack()
+
+
+def host_memory() -> list[range]:
+    """The addresses of memory that this process can read, those that its devices share with it apart."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+            span, rights, _, _, _, *name = line.split(maxsplit=5)
+            if rights.startswith("r") and not (name and name[0].startswith("/dev/")):
+                begin, _, end = span.partition("-")
+                found.append(range(int(begin, 16), int(end, 16)))
+    return found
 
 
 class NativeGraph:

@@ -103,6 +103,19 @@ def test_a_difference_that_is_no_address_leaves_unclear_what_its_call_works_on()
     assert found.unclear == {"x": "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"}
 
 
+@pytest.mark.parametrize("was_left_in", ["first", "second", "neither"])
+def test_an_address_of_the_host_is_what_was_left_on_its_stack(was_left_in: str) -> None:
+    class OnHost(Fake):
+        def is_of_host(self, word: int) -> bool:
+            return word in range(7000, 8000)
+
+    moved = {"x": Moved(100, 1000, 8)}
+    before, after = 7004 if was_left_in == "first" else 1, 7123 if was_left_in == "second" else 2
+    found = address_words(OnHost([[100, before]]), OnHost([[1000, after]]), moved)
+    assert found.words == ({} if was_left_in == "neither" else {"x": (AddressWord(0, 0),)})
+    assert set(found.unclear) == ({"x"} if was_left_in == "neither" else set())
+
+
 def test_what_a_collective_works_on_stays_and_an_unknown_node_concerns_its_own_call_alone() -> None:
     moved = {"x": Moved(100, 1000, 8), "y": Moved(200, 2000, 8)}
     first, second = Fake([[100], [200]]), Fake([[1000], [2000]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 import subprocess
 import threading
@@ -18,7 +19,7 @@ from tests.core.plan.launch.graph_lab import CONTEXT, FakeGraph, floats, size, w
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS
-from turret.plan.launch.graphs import begin_capture, captured_nodes, clear_stack
+from turret.plan.launch.graphs import begin_capture, captured_nodes, clear_stack, host_memory
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew
 
@@ -338,3 +339,17 @@ def test_what_calls_left_on_the_stack_is_gone_once_it_was_cleared(graph: FakeGra
     native.fill()
     clear_stack(graph.library)
     assert found() == 0
+
+
+def test_the_host_s_memory_is_what_the_process_can_read() -> None:
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
+    mapped = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    code = ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value or 0
+    hidden = mmap.mmap(
+        -1, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_WRITE
+    )  # as drivers reserve the addresses of a device's memory
+    ranges = host_memory()
+    for address in (mapped, code, id(page)):
+        assert any(address in memory for memory in ranges)
+    for address in (0, 1, 1 << 62, ctypes.addressof(ctypes.c_char.from_buffer(hidden))):
+        assert not any(address in memory for memory in ranges)
