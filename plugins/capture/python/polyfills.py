@@ -317,7 +317,8 @@ class FunctionContext:
         self.saved_tensors: tuple = ()
         self.dirty: tuple = ()
         self.not_differentiable: tuple = ()
-        self.materializes = True
+        self.materialize_grads = True
+        self._materialize_non_diff_grads = True
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -336,7 +337,7 @@ class FunctionContext:
         self.not_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        self.materializes = value
+        self.materialize_grads = value
 
 
 def call_graph_module(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
