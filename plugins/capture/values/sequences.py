@@ -39,17 +39,17 @@ class Sequence(Value):
     def constant(self) -> Any:
         if self.mutable():
             raise NotConstant(self)
-        return self.kind(v.constant() for v in self.items)
+        return self.kind([v.constant() for v in self.items])
 
     def folded(self) -> Any:
         """A Python copy with all elements constant, for pure functions; raises ``NotConstant``."""
-        return self.kind(folded(v) for v in self.items)
+        return self.kind([folded(v) for v in self.items])  # a generator would take C's stack, however deep it goes
 
     def mutable(self) -> bool:
         return False
 
     def key(self, t: Tracer) -> Any:
-        return tuple(v.realize().key(t) for v in self.items)
+        return tuple([v.realize().key(t) for v in self.items])
 
     def like(self, items: list[Value]) -> Sequence:
         """A new sequence of this kind."""
@@ -557,4 +557,12 @@ def folded(value: Value) -> Any:
     """A Python copy of a value, containers of constants included, for pure functions; raises ``NotConstant``."""
     value = value.realize()
     copy = getattr(value, "folded", None)
-    return copy() if copy is not None else value.constant()
+    if copy is None:
+        return value.constant()
+    if value.being_folded:  # it holds itself
+        raise NotConstant(value)
+    value.being_folded = True
+    try:
+        return copy()
+    finally:
+        value.being_folded = False
