@@ -693,7 +693,10 @@ def _operators() -> None:
 
     def concatenation(inplace: bool) -> Handler:
         def handler(t: Tracer, a: Value, b: Value) -> Value:
-            if not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
+            sizes = issubclass(b.type(), torch.Size) and not issubclass(
+                a.type(), torch.Size
+            )  # of which ``+`` makes more
+            if sizes or not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
                 raise Unsupported(f"operator.concat of {a.describe()}")
             return t.binary(operator.add, a, b, inplace)
 
@@ -723,7 +726,7 @@ def list_(t: Tracer, items: Value | None = None) -> Value:
 
 @registry.kind(torch.Size)
 def size_(t: Tracer, items: Value | None = None) -> Value:
-    return Size([] if items is None else items.realize().unpack(t))
+    return Size.of(t, [] if items is None else items.realize().unpack(t))
 
 
 @registry.kind(set)

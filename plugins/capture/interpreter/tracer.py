@@ -337,7 +337,7 @@ class FrameTracer(Caller):
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
         left, right = left.realize(), right.realize()
-        if left is right:
+        if left is right or (_is_empty_tuple(left) and _is_empty_tuple(right)):
             return True
         if any(isinstance(v, Symbolic) and v.is_ragged() for v in (left, right)):
             return False  # such a size is another object each time that it is asked for
@@ -628,6 +628,11 @@ class _SortedInstance:
         if not isinstance(other, _SortedInstance):
             raise Unsupported("sorting objects of the program among others")
         return self.t.truth(self.t.compare("<", self.value, other.value))
+
+
+def _is_empty_tuple(value: Value) -> bool:
+    """Whether it is the empty tuple, of which the interpreter has one."""
+    return type(value) is Tuple and not value.items
 
 
 def _depends_on_data(value: Value) -> bool:
