@@ -91,6 +91,10 @@ _NOTHING: Any = object()
 
 
 def extreme(name: str, better: Callable[[Any, Any], bool], args: tuple, key: Any, default: Any, nothing: Any) -> Any:
+    if not args:
+        raise TypeError(f"{name} expected at least 1 argument, got 0")
+    if len(args) > 1 and default is not nothing:
+        raise TypeError(f"Cannot specify a default for {name}() with multiple positional arguments")
     items = iter(args[0]) if len(args) == 1 else iter(args)
     best = next(items, nothing)
     if best is nothing:

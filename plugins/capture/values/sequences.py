@@ -583,7 +583,11 @@ class Slice(Value):
         return super().get_attr(t, name)
 
     def m_indices(self, t: Tracer, length: Value) -> Value:
-        return t.wrap_known(slice(*(t.bound_of(v) for v in self.parts)).indices(t.int_of(length)))
+        known = slice(*(t.bound_of(v) for v in self.parts))
+        try:
+            return t.wrap_known(known.indices(t.int_of(length)))
+        except ValueError as error:
+            raise t.raised_from(error) from None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else NotImplemented
