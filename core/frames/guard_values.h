@@ -10,14 +10,20 @@ namespace turret {
 inline PyTypeObject* ordered_dict_type = nullptr;
 inline PyTypeObject* default_dict_type = nullptr;
 
+inline Answer same_double(double a, double b) {
+  if (std::isnan(b)) return std::isnan(a) ? YES : NO;
+  return a == b && std::signbit(a) == std::signbit(b) ? YES : NO;
+}
+
 // Equality of plain values that tells types, signs of zero and NaN apart.
 inline Answer same_constant(PyObject* found, PyObject* expected) {
   PyTypeObject* type = Py_TYPE(expected);
   if (Py_TYPE(found) != type) return NO;
-  if (type == &PyFloat_Type) {
-    const double a = PyFloat_AS_DOUBLE(found), b = PyFloat_AS_DOUBLE(expected);
-    if (std::isnan(b)) return std::isnan(a) ? YES : NO;
-    return a == b && std::signbit(a) == std::signbit(b) ? YES : NO;
+  if (type == &PyFloat_Type) return same_double(PyFloat_AS_DOUBLE(found), PyFloat_AS_DOUBLE(expected));
+  if (type == &PyComplex_Type) {
+    const Py_complex a = reinterpret_cast<PyComplexObject*>(found)->cval;
+    const Py_complex b = reinterpret_cast<PyComplexObject*>(expected)->cval;
+    return same_double(a.real, b.real) == YES && same_double(a.imag, b.imag) == YES ? YES : NO;
   }
   if (type == &PyTuple_Type || type == &PyList_Type) {
     if (Py_SIZE(found) != Py_SIZE(expected)) return NO;
@@ -33,8 +39,8 @@ inline Answer same_constant(PyObject* found, PyObject* expected) {
       if (!PyLong_CheckExact(PyTuple_GET_ITEM(found, n))) return UNSURE;
     for (Py_ssize_t n = 0; n < Py_SIZE(expected); n++)
       if (!PyLong_CheckExact(PyTuple_GET_ITEM(expected, n))) return UNSURE;
-  } else if (!is_text(found) && type != &PyLong_Type && type != &PyBytes_Type && type != &PyComplex_Type &&
-             type != &PyBool_Type && type != device_type) {
+  } else if (!is_text(found) && type != &PyLong_Type && type != &PyBytes_Type && type != &PyBool_Type &&
+             type != device_type) {
     return UNSURE;
   }
   PyObject* answer = PyObject_RichCompare(found, expected, Py_EQ);
@@ -81,7 +87,7 @@ inline Answer same_key(PyObject* key, PyObject* expected) {
   if (Py_TYPE(key) != Py_TYPE(expected)) return NO;
   if (!is_plain(key)) return UNSURE;
   const int equal = PyObject_RichCompareBool(key, expected, Py_EQ);
-  if (equal >= 0) return equal ? YES : NO;
+  if (equal >= 0) return !equal ? NO : PyFloat_CheckExact(key) ? same_constant(key, expected) : YES;
   PyErr_Clear();
   return UNSURE;
 }

@@ -203,13 +203,17 @@ def _modes_that_differ(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str
 
 
 def same_constant(found: Any, expected: Any) -> bool:
-    """Equality that tells types, signs of zero and NaN apart."""
+    """Equality that tells types, signs of zero, NaN and the ends of ranges apart."""
     if type(found) is not type(expected):
         return False
     if type(expected) is float:
         if math.isnan(expected):
             return math.isnan(found)
         return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+    if type(expected) is complex:
+        return same_constant(found.real, expected.real) and same_constant(found.imag, expected.imag)
+    if type(expected) is range:
+        return (found.start, found.stop, found.step) == (expected.start, expected.stop, expected.step)
     if isinstance(expected, numpy.generic):
         return bool(found.tobytes() == expected.tobytes())
     if type(expected) in (tuple, list):
@@ -220,7 +224,7 @@ def same_constant(found: Any, expected: Any) -> bool:
 def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
     """Whether a dict or set has these keys, in this order."""
     return len(found) == len(expected) and all(
-        k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
+        k is e or (type(k) is type(e) and k == e and same_constant(k, e)) for k, e in zip(found, expected, strict=True)
     )
 
 

@@ -113,18 +113,23 @@ class _Differentiated:
         if isinstance(result, NamedTuple) or any(not isinstance(v, (Tensor, Constant)) for v in found):
             raise Unsupported(f"an autograd.Function that returns {result.describe()}", _HINT)
         tensors = [v for v in found if isinstance(v, Tensor)]
-        if len(tensors) > 1 and not self.t.truth(self.context.get_attr(self.t, "materializes")):
+        constant = {id(v) for v in self.marked("not_differentiable")}
+        if sum(id(v) not in constant for v in tensors) > 1 and not self.is_set("materialize_grads"):
             raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
         return list(tensors)
 
     def trace_backward(self, region: Subgraph) -> tuple[list[Value], tuple[str, str | None] | None]:
         """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
         t, kind = self.t, self.cls.constant()
-        before, given = Unchanged(t, self.context, self.cls, *self.args), []
+        before = Unchanged(t, self.context, self.cls, *self.args)
+        given: list[Value] = []
+        zeros = self.is_set("materialize_grads") and self.is_set("_materialize_non_diff_grads")
+        never = set() if zeros else {id(v) for v in self.marked("not_differentiable")}
         for number, output in enumerate(self.outputs):
             fake = output.fake  # type: ignore[attr-defined]
             made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            given.append(t.recorder.tensor(region.placeholder(f"gradient{number}", made), made))
+            gradient = t.recorder.tensor(region.placeholder(f"gradient{number}", made), made)
+            given.append(Constant(None) if id(output) in never else gradient)
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
         failure, found = None, []
@@ -164,6 +169,10 @@ class _Differentiated:
             not_differentiable=tuple(n for n, v in enumerate(self.outputs) if id(v) in constant),
             name=self.cls.constant().__name__,
         )
+
+    def is_set(self, name: str) -> bool:
+        """Whether a flag of the context is true."""
+        return self.t.truth(self.context.get_attr(self.t, name))
 
     def marked(self, name: str) -> list[Value]:
         return [v.realize() for v in self.context.get_attr(self.t, name).realize().unpack(self.t)]

@@ -63,9 +63,16 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
         if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
             if value.type() is cls or t.truth(t.call(answers, [value], {}).realize()):
                 return Constant(True)
-        elif _is_instance(t, value, cls):
+        elif _checked(t, value, cls):
             return Constant(True)
     return Constant(False)
+
+
+def _checked(t: Tracer, value: Value, cls: Any) -> bool:
+    try:
+        return _is_instance(t, value, cls)
+    except TypeError as error:  # of what stands for classes and answers for no instances, as ``list[int]``
+        raise t.raised_from(error) from None
 
 
 def _is_instance(t: Tracer, value: Value, cls: Any) -> bool:
@@ -90,9 +97,9 @@ def _is_tensor_of(t: Tracer, value: Tensor, cls: Any) -> bool:
 
 
 def _each_class(classes: Any) -> Iterator[Any]:
-    """One by one, tuples of tuples too."""
-    if isinstance(classes, tuple):
-        for part in classes:
+    """One by one, those of tuples and unions in them too."""
+    if isinstance(classes, (tuple, types.UnionType)):
+        for part in classes if isinstance(classes, tuple) else classes.__args__:
             yield from _each_class(part)
     else:
         yield classes
@@ -350,6 +357,8 @@ def range_(t: Tracer, *args: Value) -> Value:
 @registry.kind(slice)
 def slice_(t: Tracer, *args: Value) -> Value:
     none = Constant(None)
+    if not 1 <= len(args) <= 3:
+        t.fails(slice, *[None] * len(args))
     return Slice([none, args[0], none] if len(args) == 1 else [*args, *[none] * (3 - len(args))])
 
 
@@ -693,7 +702,10 @@ def _operators() -> None:
 
     def concatenation(inplace: bool) -> Handler:
         def handler(t: Tracer, a: Value, b: Value) -> Value:
-            if not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
+            sizes = issubclass(b.type(), torch.Size) and not issubclass(
+                a.type(), torch.Size
+            )  # of which ``+`` makes more
+            if sizes or not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
                 raise Unsupported(f"operator.concat of {a.describe()}")
             return t.binary(operator.add, a, b, inplace)
 
@@ -723,7 +735,7 @@ def list_(t: Tracer, items: Value | None = None) -> Value:
 
 @registry.kind(torch.Size)
 def size_(t: Tracer, items: Value | None = None) -> Value:
-    return Size([] if items is None else items.realize().unpack(t))
+    return Size.of(t, [] if items is None else items.realize().unpack(t))
 
 
 @registry.kind(set)
@@ -750,6 +762,8 @@ registry.classes[collections.OrderedDict] = _dict(collections.OrderedDict)
 @registry.kind(collections.defaultdict)
 def defaultdict(t: Tracer, factory: Value | None = None, /, *args: Value, **kwargs: Value) -> Value:
     made = Dict({}, collections.defaultdict, None, (factory or Constant(None)).realize())
+    if factory is not None and not t.is_none(factory) and not t.truth(callable_(t, factory)):
+        raise t.raised(TypeError, "first argument must be callable or None")
     made.m_update(t, *args, **kwargs)
     return made
 

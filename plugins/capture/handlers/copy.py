@@ -14,7 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import look_up
-from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.functions import Known, Method, NestedFunction
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict
@@ -32,7 +32,9 @@ def copy_(t: Tracer, value: Value) -> Value:
         if isinstance(value, Dict) and isinstance(copied, Dict):
             copied.stores.update(value.attributes(t))
         return copied
-    if isinstance(value, (Constant, Tuple, Known)):
+    if isinstance(value, NamedTuple) and hasattr(value.kind, "_fields"):
+        return NamedTuple(list(value.items), value.kind)
+    if isinstance(value, (Constant, Tuple, Known, NestedFunction, Range)):
         return value
     if type(value) is Instance and isinstance(look_up(t, value.kind, "__copy__")[1], types.FunctionType):
         return value.call_method(t, "__copy__", [], {})
@@ -99,7 +101,7 @@ def deepcopy(t: Tracer, x: Value, memo: Value | None = None) -> Value:
 def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
     """A deep copy; ``done`` holds what was copied already, so that shared parts stay shared."""
     value = value.realize()
-    if isinstance(value, (Constant, Known, Range, Symbolic)):
+    if isinstance(value, (Constant, Known, NestedFunction, Range, Symbolic)):
         return value
     if id(value) in done:
         return done[id(value)]
@@ -125,9 +127,10 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
 def _container(t: Tracer, value: Value, done: dict[int, Value]) -> Value | None:
     """A deep copy of a container; None for what is none."""
     if type(value) is Tuple:
-        return Tuple(_deep_all(t, value.items, done))
+        return _tuple(t, value, done)
     if type(value) is NamedTuple and hasattr(value.kind, "_fields"):
-        return NamedTuple(_deep_all(t, value.items, done), value.kind)
+        named = done[id(value)] = NamedTuple(_deep_all(t, value.items, done), value.kind)
+        return named
     if isinstance(value, Set):
         made = done[id(value)] = Set.of(t, _deep_all(t, value.unpack(t), done), value.kind)
         return made
@@ -138,9 +141,18 @@ def _container(t: Tracer, value: Value, done: dict[int, Value]) -> Value | None:
     if isinstance(value, Dict) and value.kind in _COPIED_DICTS:
         same = done[id(value)] = value.call_method(t, "copy", [], {})
         same.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
-        same.stores.update(_deep_items(t, value.attributes(t), done))  # type: ignore[attr-defined]
+        same.stores.update({n: _deep(t, v, done) for n, v in value.attributes(t).items()})  # type: ignore[attr-defined]
         return same
     return None
+
+
+def _tuple(t: Tracer, value: Tuple, done: dict[int, Value]) -> Value:
+    """The tuple itself where copies of its items are the items; one that holds itself is copied on the way."""
+    items = _deep_all(t, value.items, done)
+    if id(value) not in done:
+        same = all(new is old.realize() for new, old in zip(items, value.items, strict=True))
+        done[id(value)] = value if same else Tuple(items)
+    return done[id(value)]
 
 
 def _is_plain(t: Tracer, value: Instance) -> bool:
@@ -202,8 +214,9 @@ def _deep_all(t: Tracer, items: list[Value], done: dict[int, Value]) -> list[Val
     return [_deep(t, v, done) for v in items]
 
 
-def _deep_items(t: Tracer, items: dict[Any, Any], done: dict[int, Value]) -> dict[Any, Any]:
+def _deep_items(t: Tracer, items: dict[Any, tuple[Value, Value]], done: dict[int, Value]) -> dict[Any, Any]:
     copied: dict[Any, Any] = {}
-    for key, item in items.items():
-        copied[key] = (item[0], _deep(t, item[1], done)) if isinstance(item, tuple) else _deep(t, item, done)
+    for known, item in items.values():
+        value, key = _deep(t, item, done), _deep(t, known, done)
+        copied[key.key(t)] = key, value
     return copied

@@ -518,12 +518,24 @@ class Caller(Tracer):
                 raise Unsupported(f"the arguments of {object.__qualname__}()")
             return self.from_keys(owner, *args, **kwargs)
         if name == "__new__" and not kwargs:
-            return self.blank(args[0].constant(), args[1:])
+            return self.blank(self.class_to_make(owner, object, args), args[1:])
         if name == "__subclasses__" and not args and not kwargs:
             return self.subclasses(owner)
         if owner.__module__ not in ("builtins", "torch", "numpy") and not issubclass(owner, tuple):
             raise Unsupported(f"a call of {object.__qualname__}")
         return None
+
+    def class_to_make(self, owner: type, new: Any, args: list[Value]) -> type:
+        """The class of what ``owner.__new__(*args)`` makes; raises what the interpreter raises of others."""
+        kind = args[0].constant() if args else None
+        if not isinstance(kind, type) or not issubclass(kind, owner):
+            self.fails(new, *([kind] if args else []))
+        if owner is object:
+            if builtin_base(kind).__new__ is not new:
+                self.fails(new, kind)
+            if args[1:] and (kind.__new__ is not new or kind.__init__ is object.__init__):
+                self.fails(new, kind, None)
+        return kind
 
     def subclasses(self, cls: type) -> Value:
         """``cls.__subclasses__()``, assumed to stay the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,15 @@ def _why_not_now(t: Tracer, object: functools._lru_cache_wrapper) -> str:
     if _writes(object.__wrapped__):
         return " and has side effects"
     size = object.cache_info()
-    return ", and is about to forget some" if size.currsize == size.maxsize else ""
+    forgets = size.currsize == size.maxsize and not (size.maxsize and _takes_nothing(object.__wrapped__))
+    return ", and is about to forget some" if forgets else ""
+
+
+def _takes_nothing(function: Any) -> bool:
+    """Whether all calls of a function are of the same arguments: there is one result to remember."""
+    code = getattr(function, "__code__", None)
+    takes = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code is not None and not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & takes)
 
 
 def _recall(

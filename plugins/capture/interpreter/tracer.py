@@ -337,16 +337,14 @@ class FrameTracer(Caller):
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
         left, right = left.realize(), right.realize()
-        if left is right:
+        if left is right or (_is_empty_tuple(left) and _is_empty_tuple(right)):
             return True
         if any(isinstance(v, Symbolic) and v.is_ragged() for v in (left, right)):
             return False  # such a size is another object each time that it is asked for
         if isinstance(left, Symbolic) or isinstance(right, Symbolic):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return left.value is right.value or (
-                type(left.value) is type(right.value) is int and left.value == right.value
-            )
+            return _is_same_constant(left.value, right.value)
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
@@ -628,6 +626,16 @@ class _SortedInstance:
         if not isinstance(other, _SortedInstance):
             raise Unsupported("sorting objects of the program among others")
         return self.t.truth(self.t.compare("<", self.value, other.value))
+
+
+def _is_same_constant(one: Any, other: Any) -> bool:
+    """``is`` of constants; equal ints are taken for one object, as most are."""
+    return one is other or (type(one) is type(other) is int and one == other)
+
+
+def _is_empty_tuple(value: Value) -> bool:
+    """Whether it is the empty tuple, of which the interpreter has one."""
+    return type(value) is Tuple and not value.items
 
 
 def _depends_on_data(value: Value) -> bool:

@@ -91,6 +91,10 @@ _NOTHING: Any = object()
 
 
 def extreme(name: str, better: Callable[[Any, Any], bool], args: tuple, key: Any, default: Any, nothing: Any) -> Any:
+    if not args:
+        raise TypeError(f"{name} expected at least 1 argument, got 0")
+    if len(args) > 1 and default is not nothing:
+        raise TypeError(f"Cannot specify a default for {name}() with multiple positional arguments")
     items = iter(args[0]) if len(args) == 1 else iter(args)
     best = next(items, nothing)
     if best is nothing:
@@ -317,7 +321,8 @@ class FunctionContext:
         self.saved_tensors: tuple = ()
         self.dirty: tuple = ()
         self.not_differentiable: tuple = ()
-        self.materializes = True
+        self.materialize_grads = True
+        self._materialize_non_diff_grads = True
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -336,7 +341,7 @@ class FunctionContext:
         self.not_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        self.materializes = value
+        self.materialize_grads = value
 
 
 def call_graph_module(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> Any:

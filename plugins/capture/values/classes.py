@@ -263,6 +263,12 @@ def _exception_text(kind: type, method: str, *args: Any) -> str:
 
 
 def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
+    """``object.__init__``, which takes arguments where the class makes something of them in ``__new__`` alone."""
+    kind = value.type()
+    if args or kwargs:
+        owner = "object" if look_up(t, kind, "__init__")[1] is not object.__init__ else kind.__name__
+        if owner == "object" or look_up(t, kind, "__new__")[1] is object.__new__:
+            raise t.raised(TypeError, f"{owner}.__init__() takes exactly one argument (the instance to initialize)")
     return Constant(None)
 
 

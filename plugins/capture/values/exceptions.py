@@ -95,7 +95,9 @@ class ExceptionInstance(Instance):
         if handled is None or handled is self:
             return
         link: Any = handled
-        while isinstance(link, ExceptionInstance) and link.context is not None:
+        seen: set[int] = set()
+        while isinstance(link, ExceptionInstance) and link.context is not None and id(link) not in seen:
+            seen.add(id(link))
             if link.context is self:
                 link.change(t, "__context__")
                 link.context = None

@@ -213,7 +213,8 @@ class Dict(Value):
         if last is not None and not issubclass(self.kind, collections.OrderedDict):
             raise Unsupported(f"an argument of {self.kind.__name__}.popitem()")
         if not self.items:
-            raise t.raised(KeyError, "popitem(): dictionary is empty")
+            ordered = issubclass(self.kind, collections.OrderedDict)
+            raise t.raised(KeyError, "dictionary is empty" if ordered else "popitem(): dictionary is empty")
         self.changed(t)
         end = -1 if last is None or t.truth(last) else 0
         key, value = self.items.pop(list(self.items)[end])

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from turret.frames.sources import Source
@@ -39,17 +40,17 @@ class Sequence(Value):
     def constant(self) -> Any:
         if self.mutable():
             raise NotConstant(self)
-        return self.kind(v.constant() for v in self.items)
+        return self.kind([v.constant() for v in self.items])
 
     def folded(self) -> Any:
         """A Python copy with all elements constant, for pure functions; raises ``NotConstant``."""
-        return self.kind(folded(v) for v in self.items)
+        return self.kind([folded(v) for v in self.items])  # a generator would take C's stack, however deep it goes
 
     def mutable(self) -> bool:
         return False
 
     def key(self, t: Tracer) -> Any:
-        return tuple(v.realize().key(t) for v in self.items)
+        return tuple([v.realize().key(t) for v in self.items])
 
     def like(self, items: list[Value]) -> Sequence:
         """A new sequence of this kind."""
@@ -81,15 +82,19 @@ class Sequence(Value):
     def get_item(self, t: Tracer, key: Value) -> Value:
         index = self.position(t, key)
         try:
-            return self.like(self.items[index]) if isinstance(index, slice) else self.items[index]
+            return self.part(index) if isinstance(index, slice) else self.items[index]
         except (IndexError, ValueError) as error:
             raise t.raised(type(error), str(error).replace("list", self.base_kind().__name__)) from None
 
+    def part(self, index: slice) -> Value:
+        """The elements of a slice."""
+        return self.like(self.items[index])
+
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         if operation is operator.add and isinstance(other, Sequence) and other.base_kind() is self.base_kind():
-            return self.plain([*self.items, *other.items])
+            return self.joined(t, [*self.items, *other.items])
         if operation is operator.mul:
-            return self.plain(self.repeated(t, other))
+            return self.joined(t, self.repeated(t, other))
         return NotImplemented
 
     def repeated(self, t: Tracer, times: Value) -> list[Value]:
@@ -107,7 +112,8 @@ class Sequence(Value):
     def base_kind(self) -> builtins.type:
         return self.kind
 
-    def plain(self, items: list[Value]) -> Value:
+    def joined(self, t: Tracer, items: list[Value]) -> Value:
+        """What ``+`` and ``*`` make of the elements of both sides."""
         return self.like(items)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -156,7 +162,20 @@ class Sequence(Value):
 
 
 class Tuple(Sequence):
-    """A tuple."""
+    """A tuple; where an operation would make one of all its elements alone, the interpreter gives the tuple itself."""
+
+    def part(self, index: slice) -> Value:
+        whole = type(self) is Tuple and index.indices(len(self.items)) == (0, len(self.items), 1)
+        return self if whole else super().part(index)
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
+        if operation is operator.add and isinstance(other, Size) and not isinstance(self, Size) and _SIZES_TAKE_TUPLES:
+            return other.joined(t, [*self.items, *other.items])
+        made = super().binary(t, operation, other, inplace)
+        if operation is operator.add and type(made) is Tuple:
+            assert isinstance(other, Tuple)
+            return next((v for v in (self, other) if type(v) is Tuple and len(v.items) == len(made.items)), made)
+        return self if type(self) is Tuple and isinstance(made, Tuple) and len(made.items) == len(self.items) else made
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"({''.join(r.load(v) + ',' for v in self.items)})")
@@ -170,8 +189,13 @@ class Size(Tuple):
     def base_kind(self) -> builtins.type:
         return tuple
 
-    def plain(self, items: list[Value]) -> Value:
-        return Size(items) if all(t_is_int(v) for v in items) else Tuple(items)
+    @classmethod
+    def of(cls, t: Tracer, items: list[Value]) -> Size:
+        """The size of the numbers given; raises what torch raises of others."""
+        return cls([_size_item(t, number, item.realize()) for number, item in enumerate(items)])
+
+    def joined(self, t: Tracer, items: list[Value]) -> Value:
+        return self.of(t, items)
 
     def m_numel(self, t: Tracer) -> Value:
         result: Value = Constant(1)
@@ -181,6 +205,21 @@ class Size(Tuple):
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(torch.Size)}(({''.join(r.load(v) + ',' for v in self.items)}))")
+
+
+def _size_item(t: Tracer, number: int, item: Value) -> Value:
+    kind = item.type()
+    if kind is bool:
+        return Constant(int(t.truth(item)))
+    if issubclass(kind, (int, numpy.integer)):
+        return item
+    if hasattr(kind, "__index__"):
+        raise Unsupported(f"torch.Size of {item.describe()}")
+    raise t.raised(TypeError, f"torch.Size() takes an iterable of 'int' (item {number} is {spelled(kind)!r})")
+
+
+_SIZES_TAKE_TUPLES = type(operator.add((), torch.Size())) is torch.Size
+"""Whether a tuple and a size make a size in this version of torch, as a size and a tuple do."""
 
 
 def t_is_int(value: Value) -> bool:
@@ -544,7 +583,11 @@ class Slice(Value):
         return super().get_attr(t, name)
 
     def m_indices(self, t: Tracer, length: Value) -> Value:
-        return t.wrap_known(slice(*(t.bound_of(v) for v in self.parts)).indices(t.int_of(length)))
+        known = slice(*(t.bound_of(v) for v in self.parts))
+        try:
+            return t.wrap_known(known.indices(t.int_of(length)))
+        except ValueError as error:
+            raise t.raised_from(error) from None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else NotImplemented
@@ -557,4 +600,12 @@ def folded(value: Value) -> Any:
     """A Python copy of a value, containers of constants included, for pure functions; raises ``NotConstant``."""
     value = value.realize()
     copy = getattr(value, "folded", None)
-    return copy() if copy is not None else value.constant()
+    if copy is None:
+        return value.constant()
+    if value.being_folded:  # it holds itself
+        raise NotConstant(value)
+    value.being_folded = True
+    try:
+        return copy()
+    finally:
+        value.being_folded = False

@@ -136,7 +136,7 @@ class Set(Value):
         return frozenset(v.constant() for v in self.items.values()) if self.kind is frozenset else super().constant()
 
     def folded(self) -> Any:
-        return self.kind(folded(v) for v in self.items.values())
+        return self.kind([folded(v) for v in self.items.values()])
 
     def changed(self, t: Tracer) -> None:
         refuse_to_drop(self, self.items.values())

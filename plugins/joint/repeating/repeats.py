@@ -30,7 +30,6 @@ _CALLABLE = (
 _PLAIN = (
     int,
     bool,
-    complex,
     str,
     bytes,
     type(None),
@@ -173,4 +172,6 @@ def _form(value: Any) -> Any:
         return slice, _form(value.start), _form(value.stop), _form(value.step)
     if isinstance(value, float):
         return float, value.hex()
+    if isinstance(value, complex):
+        return complex, value.real.hex(), value.imag.hex()
     return (type(value), value) if type(value) in _PLAIN else object()

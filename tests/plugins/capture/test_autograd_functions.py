@@ -605,3 +605,37 @@ def test_each_of_several_results_in_one_memory_has_a_gradient_of_its_own(makes, 
         found.append((*results, *torch.autograd.grad(weighted, [x])))
     for plain, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, plain)
+
+
+def materialises(name):
+    def setup(ctx):
+        if name == "set_materialize_grads":
+            ctx.set_materialize_grads(False)
+        elif name is not None:
+            setattr(ctx, name, False)
+
+    return setup
+
+
+@pytest.mark.parametrize("flag", [None, "set_materialize_grads", "materialize_grads", "_materialize_non_diff_grads"])
+def test_the_gradient_of_a_result_without_one_is_none_where_the_context_says_so(flag):
+    setup = materialises(flag)
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            constant = x.clone()
+            ctx.mark_non_differentiable(constant)
+            setup(ctx)
+            return x * 2, constant
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return first * 3 if second is None else first * 5 + second
+
+    def program(x):
+        first, constant = Marked.apply(x)
+        return first * constant.sum()
+
+    observed = Observed(program, fullgraph=True)
+    assert_same(gradients(observed, leaf(3)), gradients(program, leaf(3)))

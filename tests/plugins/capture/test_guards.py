@@ -306,3 +306,36 @@ def test_a_device_that_two_objects_hold_is_compared_for_both():
         held = [types.SimpleNamespace(device=device) for _ in range(2)]
         assert_same(observed(torch.ones(3), *held), program(torch.ones(3), *held))
     assert len(observed.graphs) == 1
+
+
+NAN = float("nan")
+ALIKE = [0.0, -0.0, NAN, False, 1, True, complex(0, 1), complex(-0.0, 1), complex(1, -0.0), complex(NAN, -0.0)]
+"""Values of which some are equal and yet not the same."""
+HOLDERS = {
+    "alone": lambda v: v,
+    "tuple": lambda v: (v, 2),
+    "nested": lambda v: [((v,), 1)],
+    "value": lambda v: {1: v},
+    "key": lambda v: {v: 1},
+    "key in a tuple": lambda v: {(v, 1): 1},
+    "set": lambda v: {v},
+    "frozenset": lambda v: frozenset([v]),
+    "slice": lambda v: slice(v, 1),
+}
+
+
+@pytest.mark.parametrize("holds", HOLDERS.values(), ids=HOLDERS)
+def test_constants_that_are_equal_and_not_the_same_are_told_apart(holds):
+    def program(x, held):
+        return x + 1, repr(held)
+
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False, "recompile_limit": 50})
+    x = torch.ones(2)
+    for value in (*ALIKE, *ALIKE):
+        assert compiled(x, holds(value))[1] == repr(holds(value))
+
+
+def test_ranges_of_the_same_numbers_keep_their_ends():
+    compiled = turret.compile(lambda x, numbers: (x + 1, numbers.stop), options={"on_error": "raise", "cache": False})
+    for stop in (3, 4, 3):
+        assert compiled(torch.ones(2), range(0, stop, 2))[1] == stop

@@ -17,7 +17,7 @@ import os
 import pytest
 import torch
 
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.arange(6.0).reshape(2, 3)
 FACTOR = 3
@@ -491,3 +491,58 @@ def test_a_partial_has_the_attributes_of_its_class_and_its_own():
 
     (found, *rest), (expected, *others) = Observed(program, fullgraph=True)(X, scaled), program(X, scaled)
     assert torch.equal(found, expected) and rest == others
+
+
+NOTHING = ()
+TUPLES = {
+    "empty": (),
+    "one": ([1],),
+    "two": (1, [2]),
+    "size": torch.Size([1, 2]),
+    "named": collections.namedtuple("P", "a b")(1, 2),
+}
+SAMES = {
+    "all": lambda v: v[:], "from zero": lambda v: v[0 : len(v)], "step": lambda v: v[::1], "back": lambda v: v[::-1],
+    "once": lambda v: v * 1, "never": lambda v: v * 0, "once, first": lambda v: 1 * v, "twice": lambda v: v * 2,
+    "and nothing": lambda v: v + (), "after nothing": lambda v: () + v, "and one": lambda v: v + (3,),
+    "tuple": tuple, "unpacked": lambda v: (*v,), "part": lambda v: v[1:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", SAMES.values(), ids=SAMES)
+@pytest.mark.parametrize("held", TUPLES.values(), ids=TUPLES)
+def test_operations_that_leave_a_tuple_as_it_is_give_the_tuple_itself(operation, held):
+    def program(x):
+        made = operation(held)
+        return x + 1, made is held, made is NOTHING, type(made).__name__, made
+
+    def of_new(x):
+        new = ([x], 2)
+        return x + 1, operation(new) is new, operation(()) is NOTHING, len(operation(new))
+
+    for function in (program, of_new):
+        assert_same(Observed(function)(X), function(X))
+
+
+Sides = collections.namedtuple("Sides", "a b")
+SIZES = [
+    "() + size", "size + ()", "(1,) + size", "size + (1,)", "(1.5,) + size", "size + (None,)", "size + (True,)", "size * 2",
+    "0 * size", "size + size", "Sides(1, 2) + size", "size + Sides(1, 2)", "size[:0] + ()", "() + size[:0]", "[1] + size",
+    "(x.size(0),) + size", "torch.Size((*size, True))", "torch.Size((1, 'a'))", "sum((size, size), ())",
+    "operator.concat((1,), size)", "operator.concat(size, (1,))", "size[1:]", "size.__add__((1,))", "(1,).__add__(size)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SIZES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_made_of_sizes_is_of_the_class_that_torch_makes(text, dynamic):
+    made_of = eval(f"lambda x, size: {text}", globals())
+
+    def program(x):
+        try:
+            made = made_of(x, x.shape)
+        except TypeError as error:
+            return x + 1, str(error)
+        return x + 1, type(made).__name__, made
+
+    assert_same(Observed(program, dynamic=dynamic)(X), program(X))

@@ -215,6 +215,22 @@ def remembered_behind_writes(settings):
     return number, program
 
 
+def remembered_alone(settings):
+    @functools.lru_cache(maxsize=1)
+    def table():
+        return {"scale": settings["scale"]}
+
+    return table, lambda x: (x * table()["scale"], table())
+
+
+def remembered_by_nobody(settings):
+    @functools.lru_cache(maxsize=0)
+    def table():
+        return {"scale": settings["scale"]}
+
+    return table, lambda x: (x * table()["scale"], table())
+
+
 def remembered_and_forgotten(settings):
     calls = []
 
@@ -231,6 +247,7 @@ def remembered_and_forgotten(settings):
     [
         remembered_numbers, remembered_containers, remembered_tensors, remembered_of_modules,
         remembered_behind_changes, remembered_behind_writes, remembered_and_forgotten,
+        remembered_alone, remembered_by_nobody,
     ],
 )  # fmt: skip
 def test_a_result_is_remembered_until_its_cache_is_cleared(make):
@@ -249,6 +266,20 @@ def test_a_result_is_remembered_until_its_cache_is_cleared(make):
             results.append(call(X))
         seen.append(results)
     assert_same(seen[1], seen[0])
+
+
+def test_the_one_result_of_a_function_without_arguments_is_part_of_the_graph():
+    made = []
+
+    @functools.lru_cache(maxsize=1)
+    def table():
+        made.append({"scale": 3.0})
+        return made[-1]
+
+    table()
+    observed = whole(lambda x: (x * table()["scale"], table()))
+    for _ in range(2):
+        assert observed(X)[1] is made[0] and len(made) == 1
 
 
 def test_a_function_that_raises_remembers_nothing():

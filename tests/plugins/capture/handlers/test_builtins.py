@@ -339,3 +339,51 @@ def test_attributes_of_a_partial_from_before_are_set():
     for _ in range(3):
         assert_same(observed(X, held[0]), program(X, held[1]))
         assert_same(vars(held[0]), vars(held[1]))
+
+
+def holding_themselves():
+    row: list = [1]
+    row.append(row)
+    inner: list = []
+    pair = (inner, 2)
+    inner.append(pair)
+    table: dict = {1: 2}
+    table[3] = [table]
+    queue: collections.deque = collections.deque()
+    queue.append([queue])
+    return {"list": row, "tuple": pair, "dict": table, "deque": queue}
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict", "deque"])
+@pytest.mark.parametrize("made_here", [True, False])
+def test_the_text_of_a_container_that_holds_itself_says_so(kind, made_here):
+    before = holding_themselves()[kind]
+
+    def program(x):
+        held = holding_themselves()[kind] if made_here else before
+        return x + 1, repr(held), str(held), f"{held}"
+
+    assert_same(Observed(program)(X), program(X))
+
+
+def test_the_text_of_a_container_that_is_held_many_times_is_whole():
+    def program(x):
+        row = [1]
+        return x + 1, repr([row, (row, row)]), repr({1: row, 2: row})
+
+    check(program, X)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_containers_nested_as_deeply_as_calls_may_be_end_no_process(kind):
+    def program(x):
+        held = kind()
+        for _ in range(30_000):
+            held = kind([held])
+        try:
+            shown = len(repr(held))
+        except RecursionError:
+            shown = -1
+        return x + 1, shown
+
+    assert_same(Observed(program)(X), program(X))

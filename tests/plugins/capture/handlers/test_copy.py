@@ -205,3 +205,61 @@ def test_copies_that_a_class_or_a_counter_makes_are_part_of_one_graph():
     observed, x = Observed(program, fullgraph=True), torch.arange(3.0)
     for n in (2, 3):
         assert_same(observed(x, n), program(x, n))
+
+
+class Named:
+    def __init__(self, value):
+        self.value = value
+
+
+Pair = collections.namedtuple("Pair", "one other")
+OUTSIDE = [(1, ("a",)), ([1], 2), Pair([1], 2), {Named(1): [1]}, Named((1, [2]))]
+
+
+def first_key(table):
+    return next(iter(table))
+
+
+def shapes():
+    """Objects that hold others, each in another way; what is asked of a copy beside its original."""
+    holder: list = []
+    round_about = (holder, 1)
+    holder.append(round_about)
+    inner, pair, key = ([1],), Pair([1], (2,)), Named(3)
+    return {
+        "tuple of constants": ((1, "a", (2, None)), lambda c, o: (c is o, c)),
+        "tuple of lists": (inner, lambda c, o: (c is o, c[0] is o[0])),
+        "one tuple twice": ([inner, inner], lambda c, o: (c[0] is c[1], c[0] is o[0])),
+        "tuple in a tuple": (((1, 2), inner), lambda c, o: (c is o, c[0] is o[0], c[1] is o[1])),
+        "tuple that holds itself": (round_about, lambda c, o: (c[0][0] is c, c is o)),
+        "named tuple": (pair, lambda c, o: (c is o, type(c) is Pair, c.other is o.other)),
+        "one named tuple twice": ([pair, pair], lambda c, o: c[0] is c[1]),
+        "object as key": ({key: [1]}, lambda c, o: (key in c, first_key(c) is key, first_key(c).value)),
+        "key that is a value too": ({"a": key, key: 1}, lambda c, o: (c["a"] in c, key in c)),
+        "key in a tuple": ({(1, key): 1}, lambda c, o: (first_key(c)[1] is key, len(c))),
+        "objects in a set": ({key}, lambda c, o: (key in c, len(c))),
+        "frozenset": (frozenset([1]), lambda c, o: (c is o, c)),
+        "function": ([shapes, lambda: 1], lambda c, o: (c[0] is o[0], c[1] is o[1])),
+        "range": ([range(3)], lambda c, o: c[0] is o[0]),
+    }
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", list(shapes()))
+def test_a_copy_shares_with_its_original_what_pythons_shares(copied, kind):
+    def program(x):
+        original, asked = shapes()[kind]
+        return x + 1, asked(copied(original), original)
+
+    assert_same(Observed(program)(X), program(X))
+
+
+@pytest.mark.parametrize("number", range(len(OUTSIDE)))
+def test_a_copy_of_what_existed_before_shares_what_pythons_shares(number):
+    def program(x):
+        original = OUTSIDE[number]
+        one, other = copy.deepcopy([original, original])
+        keys = first_key(one) is first_key(original) if isinstance(original, dict) else None
+        return x + 1, one is original, one is other, keys
+
+    check(program, X)

@@ -193,3 +193,32 @@ def test_what_a_generator_raises_for_a_stop_inside_names_that_as_its_cause(broke
             call(torch.ones(2))
         error = raised.value
         assert type(error.__cause__) is StopIteration and error.__cause__ is error.__context__
+
+
+def cycles(length):
+    """A program that raises while it handles an exception whose contexts go round."""
+
+    def program(x):
+        chain = [ValueError(n) for n in range(length)]
+        for n, error in enumerate(chain):
+            error.__context__ = chain[(n + 1) % length]
+        try:
+            try:
+                raise chain[0]
+            except ValueError:
+                raise TypeError(length)
+        except TypeError as error:
+            last = error
+        link, seen = last, []
+        while link is not None and len(seen) < 2 * length + 2:
+            seen.append(str(link))
+            link = link.__context__
+        return x + len(seen), seen
+
+    return program
+
+
+@pytest.mark.parametrize("length", range(1, 5))
+def test_contexts_that_go_round_end_the_search_for_the_exception_that_is_raised(length):
+    program = cycles(length)
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))

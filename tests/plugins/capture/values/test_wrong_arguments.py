@@ -7,6 +7,7 @@ import collections
 import itertools
 import math
 import operator
+import typing
 
 import pytest
 import torch
@@ -148,3 +149,56 @@ def test_what_a_callee_did_before_an_error_of_an_operator_is_kept():
     with pytest.raises(TypeError, match="can't multiply sequence by non-int of type 'float'"):
         captured(program, Watch())(X, kept)
     assert kept == [1]
+
+
+class Taking:
+    """Takes an argument in ``__init__`` and hands it on, which ``object`` refuses."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+
+
+class Choosing:
+    def __new__(cls, *given):
+        return object.__new__(cls, *given[1:])
+
+
+UNION = int | None
+CALLEES = (
+    "object.__new__", "object.__init__", "int.__new__", "list.__new__", "str.__new__", "object", "slice", "slice(0, 3).indices",
+    "slice(0, 1, 0).indices", "max", "min", "collections.defaultdict", "collections.OrderedDict", "collections.deque",
+    "collections.OrderedDict().popitem", "{}.popitem", "range", "enumerate", "zip", "dict", "set", "list", "tuple", "Taking",
+    "Choosing", "isinstance", "issubclass", "int", "float", "bool", "complex", "bytes", "str", "reversed", "iter", "sum", "any",
+    "round", "divmod", "pow", "len", "hasattr", "callable", "sorted", "map", "filter", "next", "abs", "ord", "chr", "bin",
+)  # fmt: skip
+GIVEN = (
+    "0", "-1", "2", "1.5", "'s'", "''", "None", "()", "(1, 2)", "[2]", "{}", "{1: 2}", "{1}", "object", "int", "list", "Taking",
+    "Choosing", "Taking()", "UNION", "int | str", "list[int]", "int | list[int]", "(int, (str, UNION))", "len", "iter([1])",
+    "range(3)", "b'k'", "True", "typing.Optional[int]", "typing.List[int]", "typing.Any",
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(CALLEES), st.lists(st.sampled_from(GIVEN), max_size=3))
+def test_calls_of_any_number_of_arguments_end_as_pythons_do(callee, given_):
+    scope = globals() | {"typing": typing}
+    exec(
+        f"def program(x):\n try:\n  r = {callee}({', '.join(given_)})\n"
+        " except Exception as error:\n  r = type(error), error.args\n return r",
+        scope,
+    )
+    assert _outcome(captured(scope["program"], Watch()), X) == _outcome(scope["program"], X)
+
+
+@pytest.mark.parametrize(
+    "callee, given_",
+    [
+        ("isinstance", "1, UNION"), ("isinstance", "None, UNION"), ("isinstance", "'s', UNION"), ("isinstance", "1, list[int]"),
+        ("isinstance", "'s', int | list[int]"), ("isinstance", "1, typing.Any"), ("object.__new__", ""), ("object.__new__", "1"),
+        ("object.__new__", "Choosing, 1"), ("object.__new__", "int"), ("Taking", "1"), ("object.__init__", "Taking(), 1"),
+        ("slice(0, 1, 0).indices", "3"), ("slice(0, 1).indices", "-3"), ("slice", ""), ("max", "1, 2, default=3"), ("min", ""),
+        ("collections.OrderedDict().popitem", ""), ("collections.defaultdict", "1"),
+    ],
+)  # fmt: skip
+def test_calls_that_the_interpreter_refuses_are_refused(callee, given_):
+    test_calls_of_any_number_of_arguments_end_as_pythons_do.hypothesis.inner_test(callee, [given_] if given_ else [])

@@ -46,6 +46,7 @@ def test_other_constants_of_one_value_are_other_calls():
     assert not segments(lambda x, a, b: layer(layer(x, a, 2.0), b, 3.0), "x", "a", "b")
     assert not segments(lambda x, a, b: layer(layer(x, a, 2.0), b, 2), "x", "a", "b")
     assert not segments(lambda x, a, b: layer(layer(x, a, 0.0), b, -0.0), "x", "a", "b")
+    assert not segments(lambda x, a, b: layer(layer(x, a, 1j), b, complex(-0.0, 1)), "x", "a", "b")
     assert not segments(lambda x, a, b: layer(layer(x, a, True), b, 1), "x", "a", "b")
 
 
