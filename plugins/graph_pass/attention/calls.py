@@ -87,7 +87,8 @@ def _wants_gradients(graph: fx.Graph) -> bool:
     if torch.is_grad_enabled():
         given = (fake(node) for node in graph.find_nodes(op="placeholder"))
         return any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
-    return any("grad_enabled" in getattr(node.target, "__name__", "") for node in graph.nodes)
+    modes = (node for node in graph.nodes if "grad_enabled" in getattr(node.target, "__name__", ""))
+    return any(node.args != (False,) for node in modes)
 
 
 class _Writer:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from turret.hooks.devices import HOST
+from turret.plugins.graph_pass.written_attention import only_reads
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
 
@@ -45,8 +46,7 @@ _CASTS = frozenset(["to", "type", "type_as", "float", "double", "half", "bfloat1
 class KnownValues:
     """Values that a captured graph computes from numbers alone.
 
-    Nothing is known of what somebody writes to with values of which nothing is known, nor of views of it: then nothing
-    is known at all.
+    Nothing is known of memory that somebody writes to with values of which nothing is known, or in an unknown way.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -55,23 +55,19 @@ class KnownValues:
         self._writes: list[fx.Node] = []
         self._values: dict[fx.Node, Any] = {}
         for node in graph.nodes:
-            if not self._learn(node):
-                self._constant.clear()
-                self._writes.clear()
-                return
+            if node.op in ("call_function", "call_method"):
+                self._learn(node)
 
-    def _learn(self, node: fx.Node) -> bool:
-        """Note a node where its value is known; False where it may change one that is."""
-        if node.op not in ("call_function", "call_method"):
-            return True
+    def _learn(self, node: fx.Node) -> None:
+        """Note a node where its value is known; forget what it may write to where it is not."""
         name = _name(node)
-        writes = name in _IN_PLACE or name.endswith("_") or node.kwargs.get("out") is not None or name == "setitem"
         if _is_of_torch(node) and self._is_constant(node, name):
             self._constant.add(node)
             if name in _IN_PLACE:
                 self._writes.append(node)
-            return True
-        return not writes or self._constant.isdisjoint((*node.args[:1], node.kwargs.get("out")))
+        elif not only_reads(node):
+            written = {memory for source in _written(node) for memory in _memories(_value(source))}
+            self._constant = {known for known in self._constant if written.isdisjoint(_memories(_value(known)))}
 
     def _is_constant(self, node: fx.Node, name: str) -> bool:
         if (name not in _PURE and name not in _IN_PLACE) or "out" in node.kwargs:
@@ -141,6 +137,24 @@ class KnownValues:
 
 def _value(node: fx.Node | Any) -> Any:
     return node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else node
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The arguments that a call may write to: of a method in place and of an operator the first, else any."""
+    of_self = node.op == "call_method" and node.target != "backward" and "out" not in node.kwargs
+    if of_self or getattr(operator, _name(node), None) is node.target:
+        return [source for source in node.args[:1] if isinstance(source, fx.Node)]
+    return node.all_input_nodes
+
+
+def _memories(value: Any) -> Iterator[int]:
+    """The storages of the tensors that a value consists of."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided:
+            yield value.untyped_storage()._cdata
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from _memories(part)
 
 
 def _name(node: fx.Node) -> str:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from turret.torch_compat.operators.native_functions import nn_c
 from turret.torch_compat.operators.ops import OpOverload
 
 _MATMUL = {torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
@@ -25,7 +26,11 @@ _DIVIDE = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
 _LINKS = {*_ADD, *_FILL, *_SCALE, *_DIVIDE, torch.where}
 """What stands between scores and softmax; some write to the scores, which nobody else has."""
 _IN_PLACE = {operator.iadd, operator.imul, operator.itruediv, "add_", "mul_", "div_", "masked_fill_"}
-_PURE = {*_SOFTMAX, *_DROPOUT, F.linear, getattr}
+_PURE = {torch.softmax, torch.dropout, F.linear, getattr}
+_SAY_WRITES = frozenset(["inplace", "max_norm", "out", "running_mean", "running_var"])
+"""Parameters of functions for layers with which they write to an argument."""
+_WRITES_UNSAID = ("batch_norm", "instance_norm", "moving_avg")
+"""Parts of the names of functions that write to running statistics, whatever they are declared to do."""
 
 
 @attrs.frozen
@@ -235,15 +240,26 @@ def written_between(found: WrittenAttention, places: Mapping[fx.Node, int]) -> b
 
 def only_reads(node: fx.Node) -> bool:
     """Whether a call is known to write to nothing."""
+    if node.op == "call_function" and any(part in str(node.target) for part in _WRITES_UNSAID):
+        return False
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         return not node.target._schema.is_mutable
     if node.op == "get_attr":
         return True
-    if node.kwargs.get("out") is not None or node.kwargs.get("inplace") or (_is(node, _DROPOUT) and len(node.args) > 3):
+    if node.kwargs.get("out") is not None:
         return False
     if node.op == "call_method":
         return isinstance(node.target, str) and not node.target.endswith("_") and node.target != "backward"
-    return _is(node, _PURE) or _is_torch_function(node) or _is_operator(node)
+    return _is(node, _PURE) or _is_torch_function(node) or _is_operator(node) or _is_pure_layer(node)
+
+
+def _is_pure_layer(node: fx.Node) -> bool:
+    """Whether a call is of a function for layers that is written in Python, and not told to write."""
+    name = getattr(node.target, "__name__", "")
+    if not inspect.isfunction(node.target) or getattr(F, name, None) is not node.target or name.endswith("_"):
+        return False
+    given = inspect.signature(node.target).bind_partial(*node.args, **node.kwargs).arguments
+    return not any(given.get(parameter) for parameter in _SAY_WRITES)
 
 
 def _is_operator(node: fx.Node) -> bool:
@@ -261,4 +277,5 @@ def _is_torch_function(node: fx.Node) -> bool:
     target = node.target
     if node.op != "call_function" or not inspect.isbuiltin(target):
         return False
-    return getattr(torch, target.__name__, None) is target and not target.__name__.endswith("_")
+    known = any(getattr(place, target.__name__, None) is target for place in (torch, nn_c))
+    return known and not target.__name__.endswith("_")

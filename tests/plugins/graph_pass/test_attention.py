@@ -323,6 +323,67 @@ class TestGradients:
         assert calls.kinds == []
 
 
+def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    moved = torch.zeros(70)
+    moved[1:] = q[0, 0, :-1, 0]  # the memory of another tensor
+    return torch.softmax(scores(q, k) + torch.full((70, 70), INFINITE).triu(1), -1) @ v + moved[:, None]
+
+
+def diagonal(m: Tensor, x: Tensor) -> None:
+    m.diagonal().copy_(x)
+
+
+def column(m: Tensor, x: Tensor) -> None:
+    m.unbind(1)[3].fill_(-5.0)
+
+
+def as_strided(m: Tensor, x: Tensor) -> None:
+    m.as_strided((70,), (1,), 210).copy_(x)
+
+
+def op_packet(m: Tensor, x: Tensor) -> None:
+    torch.ops.aten.copy_(m.swapaxes(0, 1), x[:, None])
+
+
+def statistics(m: Tensor, x: Tensor) -> None:
+    F.batch_norm(x.expand(3, 70) + torch.arange(3)[:, None], m[0], torch.ones(70), training=True)
+
+
+def old_statistics(m: Tensor, x: Tensor) -> None:
+    torch.batch_norm(x.expand(3, 70), None, None, m[0], torch.ones(70), True, 0.1, 1e-5, False)
+
+
+def several(m: Tensor, x: Tensor) -> None:
+    torch._foreach_sub_([m[0], m[4:, 2]], [3.0, 4.0])
+
+
+def out(m: Tensor, x: Tensor) -> None:
+    torch.mul(x, 3.0, out=m[5])
+
+
+WRITES = [diagonal, column, as_strided, op_packet, statistics, old_statistics, several, out]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda f: f.__name__)
+def test_nothing_is_known_of_memory_that_is_written_to_in_an_unknown_way(write: Callable) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = torch.zeros(70, 70)
+        write(mask, q[0, 0, :, 0] * 100)
+        return torch.softmax(scores(q, k) + mask, -1) @ v
+
+    args = qkv(2, 3, 70, 8)
+    made, calls = compiled(function)
+    torch.testing.assert_close(made(*args), function(*args), rtol=1e-4, atol=1e-4)
+    assert "plain" not in calls.kinds
+
+
+def test_other_memory_stays_known() -> None:
+    args = qkv(2, 3, 70, 8)
+    made, calls = compiled(shifted)
+    torch.testing.assert_close(made(*args), shifted(*args), rtol=1e-4, atol=1e-4)
+    assert calls.kinds == ["causal"]
+
+
 def test_dropout_keeps_the_random_numbers_of_what_is_written() -> None:
     class Told:
         messages: ClassVar[list[str]] = []

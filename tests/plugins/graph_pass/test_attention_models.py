@@ -61,7 +61,7 @@ def bart() -> Any:
 WITHOUT_MASK = {bert: ["plain"] * 2, gpt2: ["causal"] * 2, llama: ["causal"] * 2, t5: ["masked"] * 2}
 WITHOUT_MASK |= {bart: ["plain", "causal", "plain"]}
 WITH_MASK = {bert: ["masked"] * 2, gpt2: ["masked"] * 2, llama: ["masked"] * 2, t5: ["masked"] * 2}
-WITH_MASK |= {bart: ["masked"] * 3}
+WITH_MASK |= {bart: ["masked", "causal", "masked"]}  # the decoder's tokens have no padding
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
