@@ -109,6 +109,7 @@ class _Drafter:
         self.pending_dead: list[str] = []
         self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
+        self.read = _read(schedule)
         self.step_ranges: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
@@ -152,9 +153,8 @@ class _Drafter:
             self._kernel(step, dead)
             self.pending_steps += 1
             return
-        if self.pending and isinstance(step, StridedView) and self._is_place(step):
-            self._view(step)  # nothing to run: the launch under way goes on
-            self.pending_dead += dead
+        if isinstance(step, StridedView) and self._needs_no_step(step):
+            self.pending_dead += dead  # nothing to run: the launch under way goes on
             self.pending_steps += 1
             return
         self._flush()
@@ -246,6 +246,7 @@ class _Drafter:
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
         if not self.pending:
+            self._end_steps(len(self.steps))
             return
         kernels, self.pending, self.pending_reports = tuple(self.pending), [], False
         before = len(self.steps)
@@ -258,6 +259,10 @@ class _Drafter:
         overwrites = tuple(dict.fromkeys(self.slot_of[n] for kernel in kernels for n in self._overwrites(kernel)))
         sources = tuple(map(_source, kernels))
         self.steps.append(Launch(name, tuple(used), tuple(map(_name, kernels)), sources, overwrites))
+        self._end_steps(before)
+
+    def _end_steps(self, before: int) -> None:
+        """Free what is dead since, and note that pending steps are the plan's from ``before`` on."""
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
         self.step_ranges += [(before, len(self.steps) - 1)] * self.pending_steps
@@ -280,6 +285,15 @@ class _Drafter:
                 self.steps.append(Copy(self.slot_of[step.target], self.slot_of[step.source]))
             case Extern():
                 self._extern(step)
+
+    def _needs_no_step(self, step: StridedView) -> bool:
+        """Whether nothing reads a view, or kernels under way know the place where it lies."""
+        if step.tensor.name not in self.read:
+            return True
+        is_known = bool(self.pending) and self._is_place(step)
+        if is_known:
+            self._view(step)
+        return is_known
 
     def _is_place(self, step: StridedView) -> bool:
         """Whether a view is no more than a place in the arena."""
@@ -328,6 +342,18 @@ class _Drafter:
         if hasattr(value, "free_symbols"):
             return SizeRef(str(size_text(value)))
         return value
+
+
+def _read(schedule: Schedule) -> set[str]:
+    """Names of what steps, outputs and later buffers of a schedule take, bases of views where those are read."""
+    found = {output.name for output in schedule.program.outputs if isinstance(output, Ref)}
+    found |= {buffer.reuses for buffer in schedule.memory.buffers.values() if buffer.reuses is not None}
+    for step in reversed(schedule.steps):
+        if isinstance(step, Kernel):
+            found.update(kernel_tensors(step))
+        elif not isinstance(step, StridedView) or step.tensor.name in found:
+            found.update(used(step))
+    return found
 
 
 def _stored(kernel: Kernel | Template) -> list[str]:

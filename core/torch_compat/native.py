@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
+import platform
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,3 +45,23 @@ def current_device_getter() -> Callable[[], int]:
 def cuda_function(name: str) -> Callable[..., Any] | None:
     """A native function of the CUDA build, of allocators and graphs; None in builds without it."""
     return getattr(torch._C, name, None)
+
+
+@functools.cache
+def blas_function(name: str) -> int:
+    """The address of a function of the BLAS that torch's own library has within; 0 where it has none of that name.
+
+    There it is the one that torch computes products with on x86-64; on other processors torch prefers other libraries.
+    """
+    if platform.machine() != "x86_64":
+        return 0
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"), os.RTLD_NOLOAD)
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    except (AttributeError, OSError):
+        return 0
+
+
+def products_are_exact() -> bool:
+    """Whether the CPU multiplies matrices of float32 as such, and not rounded to fewer bits."""
+    return torch._C._get_fp32_precision_getter("mkldnn", "matmul") in ("none", "ieee")

@@ -391,8 +391,8 @@ def choose_products(
         return program, ()
     chooser = _Chooser(context, program, target, schedule)
     statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
-    if not chooser.choices:
-        return program, ()
+    if statements == program.statements:
+        return program, tuple(chooser.choices)
     outputs = [output.name for output in program.outputs if isinstance(output, Ref)]
     return attrs.evolve(program, statements=_without_views(statements, outputs)), tuple(chooser.choices)
 
@@ -442,7 +442,7 @@ class _Chooser:
             return (statement,)
         costs = self._costs(found)
         if len(costs) < 2:
-            return (statement,)
+            return self._in_form(found, "library", self.padding)
         form = min(costs, key=lambda form: (costs[form], form != "library"))
         rounded = tuple((form, round(cost, 3)) for form, cost in costs.items() if math.isfinite(cost))
         self.choices.append(ProductChoice(found.result.name, form, rounded))
@@ -454,12 +454,34 @@ class _Chooser:
 
     def _in_form(self, found: Product, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
         if form == "library":
-            return (found.template,)
+            return self._without_bias(found) if isinstance(found, MatrixProduct) else (found.template,)
         if form == "padded" and isinstance(found, MatrixProduct):
             return padding.product(found)
         if form == "onednn" and isinstance(found, MatrixProduct) and found.linear is not None:
             return found.linear.statements(self.views, self.declarations)
         return (found.definition(self.views, self.declarations),)
+
+    def _without_bias(self, found: MatrixProduct) -> tuple[Statement, ...]:
+        """The library's call of a product, and what is added to it as a definition where it was a pass of its own.
+
+        On the host a library first copies what is added to the result and then adds to that; as a definition it is
+        part of whatever reads the result.  Of a half type the product would be rounded before the sum.
+        """
+        result, added = found.result, found.added
+        hosted = uses_host_kernels(result.device) and result.dtype not in HALF
+        if added is None or found.template.op is not _ATEN.addmm.default or found.factors != (1, 1) or not hosted:
+            return (found.template,)
+        names = (f"{result.name}_product{number or ''}" for number in itertools.count())
+        name = next(name for name in names if name not in self.declarations)
+        whole = attrs.evolve(result, name=name, stride=(result.shape[1], 1))
+        arguments = found.template.args[1:3]
+        plain = attrs.evolve(found.template, op=_ATEN.mm.default, args=arguments, kwargs={}, outputs=(whole,))
+        loops = loops_over(result.shape)
+        own = [v.index for v in loops[2 - len(added.shape) :]]
+        coords = [Index.constant(0) if n == 1 else place for place, n in zip(own, added.shape, strict=True)]
+        base, place = in_memory(added, coords, self.views, self.declarations)
+        value = call("add", load(name, loops, result.dtype), load(base, place, result.dtype))
+        return plain, Definition(result, loops, value, found.template.origins, found.template.source)
 
     def _costs(self, found: Product) -> dict[ProductForm, float]:
         """What each form of a product takes; empty, or the library alone, where nobody has anything to say of others.

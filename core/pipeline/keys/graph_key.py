@@ -31,6 +31,7 @@ from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
 from turret.torch_compat.autograd import is_known_leaf
 from turret.torch_compat.modes import attention_enabled, fills_uninitialized_memory
+from turret.torch_compat.native import products_are_exact
 from turret.torch_compat.operators.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
@@ -94,7 +95,7 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         repr((torch.are_deterministic_algorithms_enabled(), fills_uninitialized_memory())),
         repr(torch.backends.mkldnn.enabled),
         repr([is_enabled() for is_enabled in attention_enabled.values()]),
-        repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
+        repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision(), products_are_exact())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
         _added_ops(),

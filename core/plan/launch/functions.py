@@ -18,6 +18,10 @@ from turret.plan import Launch, Plan
 from turret.plan.bounds import raise_out_of_bounds
 from turret.storage.artifact_cache import Store
 from turret.storage.libraries import find_library, open_library
+from turret.torch_compat.native import blas_function
+
+BLAS = {"blas_sgemm": "sgemm_", "blas_dgemm": "dgemm_"}
+"""Pointers of a library of kernels, which are filled in as it is loaded, and the function that each is to lead to."""
 
 
 class NativeFunctions(PlanLibrary):
@@ -27,6 +31,7 @@ class NativeFunctions(PlanLibrary):
         if plan.arena_bytes and not device_for(torch.device(plan.device).type).keeps_arena:
             raise CodegenError(f"functions of {plan.name} read the arena's slots, and {plan.device} keeps no arenas")
         self._plan, self._handle = plan, open_library(content, name)
+        connect(self._handle)
 
     @classmethod
     def of_plan(cls, plan: Plan, store: Store | None) -> NativeFunctions:
@@ -39,6 +44,18 @@ class NativeFunctions(PlanLibrary):
         function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
         function.restype = ctypes.c_int64
         return Segment(function, functools.partial(raise_status, self._plan, launch))
+
+
+def connect(handle: ctypes.CDLL) -> None:
+    """Fill in the pointers of a library to BLAS; ``OSError`` where there is no such function."""
+    for pointer, name in BLAS.items():
+        try:
+            place = ctypes.c_void_p.in_dll(handle, pointer)
+        except ValueError:
+            continue
+        place.value = blas_function(name)
+        if not place.value:
+            raise OSError(f"generated code calls {name}, which this build of torch does not have")
 
 
 def raise_status(

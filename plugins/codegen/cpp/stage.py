@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import attrs
 
 from turret.hooks.context import CompileContext
 from turret.hooks.products import Target
-from turret.ir import Schedule
+from turret.ir import Kernel, Schedule, Template
 from turret.plan import Plan
 from turret.plan.bounds import extent_position, report_position
 from turret.plan.builder import PlanDraft, draft_plan
+from turret.plugins.codegen.cpp.blas import Product, blas_products, resolved
 from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.merging import merge_similar
@@ -21,29 +23,40 @@ from turret.storage.libraries import Library
 
 def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:
     """Emit, compile (or find in the cache) and plan."""
-    draft = draft_plan(schedule, target.device)
+    # Where accesses are checked torch's own call does that; what is recorded is recorded call by call.
+    products = {} if context.config.check_bounds or schedule.sections else blas_products(schedule)
+    schedule = resolved(schedule, products)
+    draft = draft_plan(schedule, target.device, lambda template: _result(template) in products)
     if not draft.segments:
         return draft.plan
     if context.config.check_bounds:
         draft = attrs.evolve(draft, plan=attrs.evolve(draft.plan, check_bounds=True))
-    source = _source(schedule, draft)
+    source = _source(schedule, draft, products)
     return attrs.evolve(draft.plan, source=source, library=_library(context, source))
 
 
-def _source(schedule: Schedule, draft: PlanDraft) -> str:
+def _result(template: Template) -> str:
+    """The name of a call's first result."""
+    first = template.outputs[0]
+    return "" if first is None else first.name
+
+
+def _source(schedule: Schedule, draft: PlanDraft, products: Mapping[str, Product]) -> str:
     """The translation unit: each distinct kernel once, and a function for each run of kernels."""
     plan = draft.plan
     checks = Checks(extent_position(plan, 0), report_position(plan)) if plan.check_bounds else None
     declarations = schedule.program.declarations()
     kernels = merge_similar(
-        emit(kernel, declarations, plan.check_bounds) for run in draft.segments for kernel in run.kernels
+        emit(step, declarations, plan.check_bounds) if isinstance(step, Kernel) else products[_result(step)].kernel()
+        for run in draft.segments
+        for step in run.steps
     )
     unused = iter(kernels)
     segments = []
     for run in draft.segments:
         entries: list[tuple[CppKernel, list[int], list[int]]] = [
             (k, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes])
-            for k in itertools.islice(unused, len(run.kernels))
+            for k in itertools.islice(unused, len(run.steps))
         ]
         segments.append(segment(run.name, entries, checks))
     return translation_unit(kernels, segments)

@@ -307,3 +307,33 @@ def test_scheduling_a_layer_takes_as_long_in_a_deep_model_as_in_a_shallow_one() 
     calls_of_scheduling(4)  # what is remembered from one schedule to the next
     few, more, most = map(calls_of_scheduling, (8, 32, 160))
     assert (most - more) / 128 <= 1.02 * (more - few) / 24
+
+
+@pytest.mark.parametrize("shape", [(40,), (1, 40), (24, 1), (24, 40), ()])
+def test_what_the_host_adds_to_a_product_is_part_of_what_reads_it(shape: tuple[int, ...]) -> None:
+    x, w, b = torch.randn(24, 300), torch.randn(300, 40), torch.randn(shape)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(b, x, w).sin()
+
+    seen = list[Schedule]()
+
+    class Watch:
+        @hookimpl
+        def turret_event(self, event: object) -> None:
+            made = getattr(event, "product", None)
+            if isinstance(made, Schedule):
+                seen.append(made)
+
+    got = turret.compile(function, options={"on_error": "raise", "cache": False}, plugins=[Watch()])(x, w, b)
+    torch.testing.assert_close(got, function(x, w, b))
+    (made,) = seen
+    assert [str(step.op) for step in made.externs] == ["aten.mm.default"]
+    assert len(made.kernels) == 1
+
+
+@pytest.mark.parametrize("factor", [{"beta": 2}, {"alpha": 3}, {"beta": 0}])
+def test_what_is_added_to_a_product_with_factors_stays_with_it(factor: dict[str, int]) -> None:
+    x, w, b = torch.randn(24, 300), torch.randn(300, 40), torch.randn(40)
+    compiled = turret.compile(lambda x, w, b: torch.addmm(b, x, w, **factor).sin(), options={"on_error": "raise"})
+    torch.testing.assert_close(compiled(x, w, b), torch.addmm(b, x, w, **factor).sin())

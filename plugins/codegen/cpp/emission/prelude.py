@@ -86,8 +86,21 @@ def _alone() -> dict[str, str]:
     return table
 
 
+def _blas() -> dict[str, str]:
+    """Pointers to functions of BLAS, which the loader fills in; of sizes it reads as many bits as its build has."""
+    size = "const int64_t*"
+    table = {}
+    for name, kind in (("blas_sgemm", "float"), ("blas_dgemm", "double")):
+        matrix = f"const {kind}*, {size}"
+        types = f"const char*, const char*, {size}, {size}, {size}, const {kind}*, {matrix}, {matrix}"
+        types = f"{types}, const {kind}*, {kind}*, {size}"
+        table[name] = f'extern "C" {{ __attribute__((weak)) void (*{name})({types}) = nullptr; }}'
+    return table
+
+
 PARTS: dict[str, str] = {
     **_prototypes(),
+    **_blas(),
     **_alone(),
     "bits_of": """\
 template <class To, class From> INLINE To bits_of(From value) { return __builtin_bit_cast(To, value); }""",
