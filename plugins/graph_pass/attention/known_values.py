@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from turret.hooks.devices import HOST
-from turret.plugins.graph_pass.written_attention import only_reads
+from turret.plugins.graph_pass.attention.written import only_reads
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
 
