@@ -28,9 +28,9 @@ from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
-from turret.plugins.capture.values.functions import Known, Method, NestedFunction
+from turret.plugins.capture.values.functions import Cell, Known, Method, NestedFunction
 from turret.plugins.capture.values.mappings import Dict
-from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.modules import CODE_OF_CALL, Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
@@ -57,7 +57,7 @@ def _always(result: Any) -> Handler:
 
 _function: Any
 for _function in (
-    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling,
+    torch.compiler.is_dynamo_compiling, is_compiling,
 ):  # fmt: skip
     registry.functions[_function] = _always(True)
 for _function in (
@@ -65,6 +65,22 @@ for _function in (
     is_fx_symbolic_tracing, is_fx_tracing,
 ):  # fmt: skip
     registry.functions[_function] = _always(None if _function is get_tracing_state else False)
+
+
+@registry.function(torch.compiler.is_compiling)
+def compiles(t: Tracer) -> Value:
+    """True; but for the call of a module with hooks that are called even where it raises, which compilers may skip."""
+    frame = t.call_stack.frames[-1]
+    if frame.code is not CODE_OF_CALL:
+        return Constant(True)
+    held = frame.locals[0]  # which a function inside of it refers to
+    module = held.get(t) if isinstance(held, Cell) else held
+    assert module is not None
+    of_all = t.namespaces.variable(frame, "_global_forward_hooks_always_called")
+    of_one = module.realize().get_attr(t, "_forward_hooks_always_called")
+    return Constant(not t.truth(of_all) and not t.truth(of_one))
+
+
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
 registry.followed.add("ProxyableClassMeta.__call__")  # of torch.fx: makes an instance as any class does
 registry.functions[typing.cast] = lambda t, kind, value: value

@@ -36,7 +36,7 @@ from turret.plugins.capture.values.classes import (
     builtin_base,
     look_up,
 )
-from turret.plugins.capture.values.exceptions import ExceptionInstance
+from turret.plugins.capture.values.exceptions import blank_exception
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
 from turret.plugins.capture.values.made_wrappers import completed, is_made_here
@@ -393,7 +393,7 @@ class Caller(Tracer):
         if issubclass(kind, BaseExceptionGroup):
             return new_group(self, kind, args)
         if issubclass(kind, BaseException):
-            return ExceptionInstance(kind, list(args))
+            return blank_exception(self, kind, args)
         if issubclass(kind, torch.Tensor):
             return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)

@@ -595,14 +595,14 @@ class FrameTracer(Caller):
         made.stores.update((name, self.made(value)) for name, value in held.items())
         return Raised(made)
 
-    def exception_of(self, value: Value) -> Any:
-        """What ``raise value`` raises."""
+    def exception_of(self, value: Value, what: str = "exceptions") -> Any:
+        """What ``raise value`` raises; ``what``: in the interpreter's words, which of the two that ``raise`` takes."""
         value = value.realize()
         if isinstance(value, Known) and isinstance(value.object, type) and issubclass(value.object, BaseException):
             value = self.call(value, [], {}).realize()
         if isinstance(value, ExceptionInstance):
             return value
-        raise self.raised(TypeError, "exceptions must derive from BaseException")
+        raise self.raised(TypeError, f"{what} must derive from BaseException")
 
     def exception_matches(self, exception: Value, kinds: Value) -> bool:
         """``except kinds``."""

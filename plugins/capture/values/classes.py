@@ -224,10 +224,12 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, /, *args: Value
     if payload is not None and isinstance(payload.type(), type):
         return _call_container_method(t, value, payload, name, list(args), kwargs)
     if name == "__init__":
-        return _exception_init(t, value, args)
+        return _exception_init(t, value, args, kwargs)
     if name in ("__str__", "__repr__") and hasattr(value, "real_group"):
         return t.wrap_known(getattr(value.real_group(t), name)())
     if name in ("__str__", "__repr__") and issubclass(value.type(), BaseException):
+        if issubclass(value.type(), OSError) and value.object is not None:  # type: ignore[attr-defined]
+            raise Unsupported(f"{name} of an exception from before, which may have the name of a file")
         return t.fold(functools.partial(_exception_text, value.type(), name), list(value.args), {})  # type: ignore[attr-defined]
     raise Unsupported(f"{value.describe()}.{name}, a method written in C")
 
@@ -251,15 +253,28 @@ def _call_container_method(
     return Constant(None) if result is None else result
 
 
-def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...]) -> Value:
-    if issubclass(value.type(), BaseException):
+_NAMED = {ImportError: ("name", "path"), AttributeError: ("name", "obj"), NameError: ("name",)}
+"""What exceptions take by name, and keep as attributes."""
+
+
+def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    kind = value.type()
+    if issubclass(kind, BaseException):
+        taken = next((names for base, names in _NAMED.items() if issubclass(kind, base)), ())
+        if kwargs and not taken:
+            raise t.raised(TypeError, f"{kind.__name__}() takes no keyword arguments")
+        if not kwargs.keys() <= set(taken):
+            raise Unsupported(f"the arguments of {kind.__name__}()")
+        value.stores.update(kwargs)  # type: ignore[attr-defined]
         value.args = list(args)  # type: ignore[attr-defined]
         return Constant(None)
     raise Unsupported(f"{value.describe()}.__init__, a method written in C")
 
 
 def _exception_text(kind: type, method: str, *args: Any) -> str:
-    return getattr(kind.__new__(kind, *args), method)()
+    made = kind.__new__(kind, *args)
+    next(base for base in kind.__mro__ if base.__module__ == "builtins").__init__(made, *args)  # type: ignore[misc]
+    return getattr(made, method)()
 
 
 def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:

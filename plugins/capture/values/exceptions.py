@@ -13,7 +13,7 @@ from turret.plugins.capture.python.places import traceback_entry
 from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value, spelled
 from turret.plugins.capture.values.classes import METHODS_IN_C, look_up
 from turret.plugins.capture.values.functions import Handler
-from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.objects import DELETED, Instance
 
 _LOOK_AT_FRAMES = frozenset({"tb_frame", "walk_tb"})
 """Names by which a program gets at the frames of a traceback."""
@@ -138,7 +138,7 @@ class ExceptionInstance(Instance):
             return t.new_tuple(list(self.args))
         if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
             return found
-        if name == "value" and self.kind is StopIteration:
+        if name == "value" and issubclass(self.kind, StopIteration):
             return self.args[0] if self.args else Constant(None)
         if name == "__suppress_context__" and self.is_known(name):
             return Constant(self.suppressed)
@@ -148,7 +148,23 @@ class ExceptionInstance(Instance):
             raise Unsupported(f"{name} of an exception")
         if name == "with_traceback":
             return Handler(name, self.with_traceback)
-        return super().get_attr(t, name)
+        found = self.field(t, name)
+        return super().get_attr(t, name) if found is None else found
+
+    def field(self, t: Tracer, name: str) -> Value | None:
+        """What the interpreter keeps beside the arguments, as ``errno`` of an ``OSError``, where the program gave it by
+        name; None for another attribute."""
+        if self.object is not None or name[:2] == "__":
+            return None
+        owner, raw = look_up(t, self.kind, name)
+        if (
+            not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
+            or owner.__module__ != "builtins"
+        ):
+            return None
+        if self.stores.get(name, DELETED) is DELETED:
+            raise Unsupported(f"{name} of an exception")
+        return self.stores[name]
 
     def linked(self, name: str) -> Value | None:
         """``__cause__`` or ``__context__``; None where only the object itself knows it."""
@@ -219,6 +235,17 @@ class ExceptionInstance(Instance):
             line(f"{name}.__context__ = {r.load(self.context or Constant(None)) if ours else handled}")
         if "__suppress_context__" in changed:  # which giving it a cause has set
             line(f"{name}.__suppress_context__ = {self.suppressed}")
+
+
+def blank_exception(t: Tracer, kind: type, args: list[Value]) -> ExceptionInstance:
+    """A new exception before ``__init__``, of the class that ``OSError`` chooses by the number of the error."""
+    if issubclass(kind, UnicodeError) and kind is not UnicodeError:
+        raise Unsupported(f"making a {kind.__name__}")
+    if issubclass(kind, OSError) and len(args) > 2:
+        raise Unsupported(f"a {kind.__name__} with the name of a file")
+    if kind is OSError and len(args) == 2:
+        kind = type(OSError(t.constant_of(args[0]), ""))
+    return ExceptionInstance(kind, list(args))
 
 
 def _add_note(t: Tracer, error: Value, note: Value) -> Value:

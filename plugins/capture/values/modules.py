@@ -24,6 +24,8 @@ _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
 _CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
+CODE_OF_CALL = _CALL_IMPL.__code__
+"""Of what calls a module's forward and hooks."""
 _SETATTR = nn.Module.__setattr__
 """What modules do by torch's own code; a program may put something else in their place."""
 

@@ -280,3 +280,44 @@ def test_a_hook_that_compiled_code_registers_is_called_until_it_is_removed(regis
         x = torch.full((2, 3), n + 1.0)
         assert_same(observed(x), program(x))
     assert not net[0]._forward_hooks and not torch.nn.modules.module._global_forward_hooks
+
+
+def of_one_module(module, hook, **options):
+    return module.register_forward_hook(hook, **options).remove
+
+
+def of_every_module(module, hook, **options):
+    return torch.nn.modules.module.register_module_forward_hook(hook, always_call=options["always_call"]).remove
+
+
+@pytest.mark.parametrize("register", [of_one_module, of_every_module])
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_hook_that_is_always_called_is_called_where_forward_raises(register, always, fails):
+    class Failing(torch.nn.Module):
+        def forward(self, x):
+            if fails:
+                raise ValueError("refused")
+            return x * 2
+
+    net, seen = Failing(), []
+    remove = register(net, lambda module, args, output: seen.append(output), always_call=always)
+
+    def program(x):
+        try:
+            y = net(x)
+        except ValueError as error:
+            y = x
+            seen.append(str(error))
+        return y + 1
+
+    try:
+        observed, x = Observed(program), torch.ones(2)
+        for _ in range(2):
+            expected = [program(x), *seen]
+            seen.clear()
+            assert_same([observed(x), *seen], expected)
+            seen.clear()
+        assert not observed.fallbacks
+    finally:
+        remove()

@@ -260,3 +260,61 @@ def test_a_changed_module_is_no_class_of_exceptions():
     for call in (changed_with_a_clause_of_it, observed):
         with pytest.raises(TypeError, match="catching classes that do not inherit"):
             call(X, torch.nn.Linear(3, 3))
+
+
+class OwnFailure(OSError):
+    pass
+
+
+class OwnInit(OSError):
+    def __init__(self, text):
+        super().__init__(text)
+
+
+class OwnStop(StopIteration):
+    pass
+
+
+def refuse(error, *cause):
+    if cause:
+        raise error from cause[0]
+    raise error
+
+
+FIELDS = "errno strerror filename filename2 name path obj value code msg lineno encoding start end reason object text".split()
+RAISED = [
+    "OSError(2, 'no')", "OSError(13, 'no', 'file')", "OSError('alone')", "OSError(99999, 'none')", "OSError('a', 'b')", "OSError()",
+    "OSError(2, 'a', 'b', None, 'c')", "OwnFailure(2, 'no')", "OwnInit('text')", "FileNotFoundError(2, 'no', 'file')",
+    "ImportError('m', name='n', path='p')", "ModuleNotFoundError('m', name='n')", "AttributeError('m', name='n', obj=3)",
+    "NameError('m', name='n')", "NameError('m')", "SyntaxError('m', ('f', 1, 2, 't'))", "StopIteration(5)", "OwnStop(5)",
+    "UnicodeDecodeError('utf8', b'a', 0, 1, 'why')", "UnicodeDecodeError('utf8')", "KeyError('a', 'b')", "ValueError('a', k=1)",
+    "ValueError(1), 3", "ValueError(1), KeyError", "3", "int", "(1).missing", "missing_name", r"b'\xff'.decode()", "ValueError",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RAISED)
+def test_an_exception_has_the_class_the_words_and_the_fields_of_pythons(text):
+    act = eval(f"lambda: refuse({text})", globals())
+
+    def program(x):
+        try:
+            act()
+        except FileNotFoundError as error:
+            caught, kind = error, "not found"
+        except OSError as error:
+            caught, kind = error, "of the system"
+        except Exception as error:
+            caught, kind = error, "another"
+        fields = [getattr(caught, name, "none") for name in FIELDS]
+        return (
+            x + 1,
+            kind,
+            type(caught).__name__,
+            caught.args,
+            str(caught),
+            repr(caught),
+            fields,
+            repr(caught.__cause__),
+        )
+
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
