@@ -115,7 +115,12 @@ def _beta_is_not_negative(given: Given) -> None:
 
 
 def _divisible_by_alpha(given: Given) -> None:
-    require(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+    """Kernels are given the reciprocal as a float32, if not as a float64, and refuse what overflows."""
+    alpha = given["alpha"]
+    require(alpha != 0, lambda: "alpha cannot be 0 for CELU")
+    if given["self"].dtype != torch.float64:
+        least = 1 / torch.finfo(torch.float32).max
+        require(abs(alpha) >= least, lambda: "value cannot be converted to type float without overflow")
 
 
 def _has_elements(given: Given) -> None:

@@ -216,6 +216,7 @@ REFUSED = {
     "a bool as a factor in place": (lambda y: (y * 2).sub_(y, alpha=False), (3, 4)),
     "a bool as a factor of a number": (lambda y: torch.rsub(y, 2, alpha=True), (3, 4)),
     "a row cut away that is only added later": (lambda y: torch.nn.functional.pad(y * 2, (7, -7)), (3, 4)),
+    "a reciprocal that overflows": (lambda y: torch.nn.functional.celu(y, 1e-40), (3, 4)),
     "an element of nothing": (lambda y: y[torch.tensor([0])] * 2, (0, 4)),
     "written to nothing": (lambda y: torch.index_put(y, (torch.tensor([0]),), torch.tensor(2.0)), (0, 4)),
 }
