@@ -133,7 +133,8 @@ def _has_a_largest(given: Given) -> None:
     """The largest, smallest, middle or most frequent one is chosen among elements."""
     sizes = given["self"].shape
     chosen = sizes if given.get("dim") is None or not sizes else (sizes[given["dim"]],)
-    require(not is_empty(chosen), lambda: f"{tuple(sizes)} has no elements to choose from")
+    empty = any(guard_or_false(extent == 0) for extent in chosen)
+    require(not empty, lambda: f"{tuple(sizes)} has no elements to choose from")
 
 
 def _have_elements(given: Given) -> None:

@@ -356,3 +356,16 @@ def test_a_pixel_shuffle_of_nothing_is_eagers(shuffle, gradient: bool) -> None:
         return shuffle(x, 2)
 
     assert shape_of(turret.compile(program, options={"cache": False})) == shape_of(program)
+
+
+@pytest.mark.parametrize("choose", [torch.min, torch.max, torch.median])
+def test_a_part_that_may_have_nothing_to_choose_from_is_refused_as_eager_refuses_it(choose: Callable) -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        return choose(x[n % 4 :], 0).values
+
+    compiled, x = turret.compile(program, options={"cache": False}), torch.randn(3, 2)
+    torch.testing.assert_close(compiled(x, 0), program(x, 0))
+    with warnings.catch_warnings(record=True) as told, pytest.raises(IndexError):
+        warnings.simplefilter("always")
+        compiled(x, -1)
+    assert told and not any("VerificationError" in str(warning.message) for warning in told)
