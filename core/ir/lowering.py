@@ -139,6 +139,12 @@ def dense_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+def lie_alike(shape: Sequence[Any], one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether elements lie alike by either strides; of a tensor without any, only where the strides are the same."""
+    empty = any(extent == 0 for extent in shape)
+    return all(a == b or (extent == 1 and not empty) for extent, a, b in zip(shape, one, other, strict=True))
+
+
 Number: TypeAlias = int | float | bool | sympy.Expr
 
 
@@ -152,7 +158,7 @@ class Builder:
         self.statements: list[Statement] = []
         self.names: set[str] = set()
         self._node: fx.Node | None = None
-        self.views: dict[Any, str] = {}
+        self.views: dict[Any, TensorDecl] = {}
         self.reason = ""
         self.eagerly = False
 
@@ -321,12 +327,21 @@ class Builder:
         if layout is None:
             return self.copy(value, dense_strides(value.shape)).base.name
         strides, offset = layout
+        return self._strided_view(value, strides, offset).name
+
+    def laid_out(self, value: TensorValue, strides: tuple[Size, ...]) -> TensorValue:
+        """``value`` with strides by which its elements lie where they do: other ones where the size is 1."""
+        layout = value.strides()
+        if layout is None or layout[0] == strides or not lie_alike(value.shape, layout[0], strides):
+            return value
+        return TensorValue.of(self._strided_view(value, strides, layout[1]))
+
+    def _strided_view(self, value: TensorValue, strides: tuple[Size, ...], offset: Size) -> TensorDecl:
         key = (value.base.name, value.shape, strides, offset)
         if key not in self.views:
             name = self.unique(f"{value.base.name}_view")
-            decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
+            decl = self.views[key] = TensorDecl(name, value.shape, strides, value.dtype, value.device)
             self.statements.append(StridedView(decl, value.base.name, offset))
-            self.views[key] = name
         return self.views[key]
 
     def copy(self, value: TensorValue, strides: tuple[Size, ...]) -> TensorValue:

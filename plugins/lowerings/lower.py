@@ -44,7 +44,7 @@ from turret.ir import (
 )
 from turret.ir.analysis.symbols import has_float, symbols_of_sizes
 from turret.ir.index import computed_by_host, depends_on_data
-from turret.ir.lowering import Builder, TensorValue, dense_strides, number_of
+from turret.ir.lowering import Builder, TensorValue, dense_strides, lie_alike, number_of
 from turret.pipeline.branches import PlannedBranch
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload
 
@@ -233,7 +233,20 @@ class _Lowerer:
                 return result
             reason = reason or self.builder.reason or "its lowering leaves this call whole"
             self.builder.reason = ""
+        if isinstance(node.target, OpOverload) and not node.target._schema.is_mutable:
+            args, kwargs = self._as_traced(node.args, args), self._as_traced(node.kwargs, kwargs)
         return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering", bindings)
+
+    def _as_traced(self, given: Any, value: Any) -> Any:
+        """An argument of a call as the trace laid it out where the size is 1, too: results may be laid out like it."""
+        if isinstance(given, list | tuple):
+            return [self._as_traced(*pair) for pair in zip(given, value, strict=True)]
+        if isinstance(given, dict):
+            return {name: self._as_traced(part, value[name]) for name, part in given.items()}
+        traced = given.meta.get("val") if isinstance(given, fx.Node) else None
+        if not isinstance(traced, torch.Tensor) or not isinstance(value, TensorValue):
+            return value
+        return self.builder.laid_out(value, tuple(map(size, traced.stride())))
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """``operator.getitem`` of results, and arithmetic on plain numbers."""
@@ -336,15 +349,12 @@ class _Lowerer:
         wanted = None if wanted is None else tuple(map(size, wanted))
         layout = value.strides()
         shared = value.base.name in taken or self._lent(value)
-        fits = layout is not None and (wanted is None or _same_strides(value.shape, layout[0], wanted))
+        fits = layout is not None and (wanted is None or lie_alike(value.shape, layout[0], wanted))
         if self.graph.role == "backward" and layout is not None:
             return self.builder.in_memory(value)
-        if value.is_whole and fits and not (visible and shared):
+        if fits and not ((visible or not value.is_whole) and shared):
             taken.add(value.base.name)
-            return value.base.name
-        if fits and not shared:
-            taken.add(value.base.name)
-            return self.builder.in_memory(value)
+            return self.builder.in_memory(self.builder.laid_out(value, wanted) if visible and wanted else value)
         copied = self.builder.copy(value, wanted or dense_strides(value.shape))
         taken.add(copied.base.name)
         return copied.base.name
@@ -375,13 +385,6 @@ def _layout(decl: TensorDecl) -> tuple[Any, ...]:
 def _is_given(expression: Any) -> bool:
     """Whether a number that is an input can be computed from no sizes."""
     return has_float(expression) or any(map(depends_on_data, getattr(expression, "free_symbols", ())))
-
-
-def _same_strides(shape: Any, strides: Any, wanted: Any) -> bool:
-    """Whether a layout is the wanted one, or such that elements lie alike; a copy of no element costs nothing."""
-    empty = any(extent == 0 for extent in shape)
-    pairs = zip(shape, strides, wanted, strict=True)
-    return all(a == b or (extent == 1 and not empty) for extent, a, b in pairs)
 
 
 def _check_result(node: fx.Node, result: Any, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PRELUDE = '''
-import collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, math, operator, weakref
+import collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, math, operator, random, weakref
 import numpy
 import torch
 from torch import nn
@@ -518,6 +518,55 @@ def pushed(function, x, by):
         found = forward_ad.unpack_dual(function(made) + made * 0)
     return found.tangent
 
+class Both(torch.autograd.Function):
+    """Two results, and gradients that are not theirs."""
+    @staticmethod
+    def forward(ctx, x, y, n):
+        ctx.save_for_backward(x, y)
+        ctx.n = n
+        return x * y * n, x + y
+    @staticmethod
+    def backward(ctx, first, second):
+        x, y = ctx.saved_tensors
+        return first * y * ctx.n + second * 10, (first * x).sum_to_size(y.shape) + second * 10, None
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        positive = x > 0
+        ctx.mark_non_differentiable(positive)
+        ctx.save_for_backward(positive)
+        return x.abs(), positive
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad * 3 * ctx.saved_tensors[0]
+
+class Passing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 5
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 7
+
+def spaced(x):
+    """The same numbers, apart from each other in memory; a dimension of size 1 has an odd stride."""
+    shape, strides, step = x.shape, [], 2
+    for size in reversed(shape):
+        strides.insert(0, 7 if size == 1 else step)
+        step *= size + 1
+    made = torch.zeros(40 + step, dtype=x.dtype).as_strided(shape, strides)
+    return made + x * 0 if x.requires_grad else made.copy_(x.detach())
+
 def counter(start=0):
     def step(by=1):
         nonlocal start
@@ -525,6 +574,7 @@ def counter(start=0):
         return start
     return step
 
+DRAWS = random.Random(7)
 TOTAL = 0
 NAMES = ["a"]
 TABLE = {"g": 1}

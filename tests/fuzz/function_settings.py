@@ -1,5 +1,6 @@
 """What came late to the random functions: indices that change sign or pass an end, checkpoints, inference mode,
-conjugate and negative views, what answers for torch's functions, and arrays of numpy."""
+conjugate and negative views, what answers for torch's functions, arrays of numpy, ``out=``, operands of several dtypes
+and layouts, hooks that are removed again, autograd functions of several results, and states of ``random``."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ LATEST_FEATURES = ("classes", "arrays")
 """Drawn apart from those, for the same reason."""
 NEWEST_FEATURES = ("references", "wrappers", "duals")
 """And these apart from all before."""
+FRESHEST_FEATURES = ("outs", "layouts", "handles", "functions", "drawing")
+"""And these."""
 
 
 class Settings(Expressions):
@@ -204,4 +207,139 @@ class Settings(Expressions):
         return self.one(
             f"pushed({f}, {t}, {i})", f"pushed(lambda v: v * {t}.detach() + v.sin(), {t}, 2)", f"pushed(torch.tanh, {t}, {i})",
             f"pushed(lambda v: v.clone().mul_(v), {t}, {i})",
+        )  # fmt: skip
+
+    # Results that are written into tensors that are there.
+
+    @rule("tensor", 3, "outs")
+    def tensor_into_another(self, d: int) -> str:
+        t, u = f"{self.some('tensor', d)}.detach()", f"{self.var('tensor')}.detach()"
+        return self.one(
+            f"torch.add({t}, {u}, out=torch.empty_like({t}))", f"torch.exp({t}, out=torch.empty(0, dtype={t}.dtype))",
+            f"torch.mul({t}, 2, out=torch.empty(3, {t}.shape[0], dtype={t}.dtype).t())",
+            f"torch.cat([{t}[:1], {t}[1:]], out=torch.zeros_like({t}))", f"torch.cumsum({t}, 0, out=torch.ones_like({t}))",
+            f"torch.where({t} > 0, {t}, {u}, out=torch.empty_like({t}))",
+        )  # fmt: skip
+
+    @rule("simple", 2, "outs")
+    def write_into_another(self) -> None:
+        t, u = f"{self.var('tensor')}.detach()", f"{self.var('tensor')}.detach()"
+        name, made = self.name("into"), self.name("made")
+        self.line(
+            f"{name} = {self.one(f'{t} * 1', f'({t} * 1)[:1]', f'torch.zeros_like({t})', f'{t}[:, :2]', 'torch.empty(0)')}"
+        )
+        self.line(
+            self.one(
+                f"{made} = torch.mul({name}, 3, out={name})", f"{made} = torch.neg({t}, out={name})", f"{made} = torch.sub({t}, {u}, out={name})",
+                f"{made} = torch.sum({t}, 0, out={name})", f"{made} = torch.add({name}, 1, out={name}[:1])", f"{made} = torch.sin({name}, out={t})",
+            )
+        )  # fmt: skip
+        self.line(
+            self.one(f"log.append({made} is {name})", f"log.append({name})", f"log.append({name}.stride())", "pass")
+        )
+
+    # Operands of several dtypes and layouts.
+
+    @rule("tensor", 4, "layouts")
+    def tensor_of_layout(self, d: int) -> str:
+        t, u, i = self.some("tensor", d), self.var("tensor"), self.some("int", 0)
+        return self.one(
+            f"spaced({t})", f"(spaced({t}) + {u}.t().contiguous().t())", f"({t} * {u}.to(torch.float16))", f"({t} + {u}.to(torch.int32))",
+            f"torch.where({u} > 0, {t}, {i})", f"({t} - {u}.double()).to({t}.dtype)", f"({t} * spaced({u}[:1]))", f"({t} + ({u} > {i}))",
+            f"torch.cat([{t}.bfloat16(), {u}])[:{t}.shape[0]]", f"({t} + torch.tensor({i}, dtype=torch.uint8))", f"spaced({t}).t().t()",
+            f"torch.ones_like(spaced({t}[:1])).expand({t}.shape)", f"spaced({t}).sum(0, keepdim=True).expand({t}.shape)",
+            f"torch.maximum({t}, {u}.to({t}.dtype))", f"({t} @ spaced(torch.eye(3, dtype={t}.dtype)))",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "layouts")
+    def write_to_layout(self) -> None:
+        t, u, name = f"{self.var('tensor')}.detach()", f"{self.var('tensor')}.detach()", self.name("spaced")
+        self.line(
+            f"{name} = {self.one(f'spaced({t})', f'{t}.half()', f'({t} * 1).t()', f'{t}.int()', f'spaced({t}[:1])')}"
+        )
+        self.line(
+            self.one(
+                f"{name}.add_({self.one('1', 'True')})", f"{name}[0] = {self.some('int', 0)}", f"{name} *= 2", f"{name}.copy_({u}[:1, :1])",
+                f"{name}.mul_({u}.sum())", f"{name}.clamp_(0)", f"{name}.zero_()",
+            )
+        )  # fmt: skip
+        self.line(f"log.append(({name}.stride(), {name}.dtype, {name}.sum().dtype))")
+        self.line(
+            f"log.append({self.one(name, f'{name} + 1', f'{name}.clone().stride()', f'torch.empty_like({name}).stride()')})"
+        )
+
+    # Hooks that are removed again.
+
+    @rule("simple", 3, "handles")
+    def hook_and_remove(self) -> None:
+        handle, name, t = self.name("handle"), self.name("hooked"), self.var("tensor")
+        if self.chance(0.5):
+            self.line(f"{name} = {t} * 2")
+            self.line(f"{handle} = {name}.register_hook(lambda g: g * 3) if {name}.requires_grad else None")
+        else:
+            hook = self.one(
+                "register_forward_hook(lambda m, a, r: r * 2)", "register_forward_pre_hook(lambda m, a: (a[0] + 1, *a[1:]))",
+                "register_forward_hook(lambda m, a, r: log.append('hook'))", "register_forward_hook(lambda m, a, r: -r, prepend=True)",
+            )  # fmt: skip
+            self.line(f"{handle} = net.blocks[{self.one('0', '1')}].{hook}")
+            self.line(f"{name} = net({t}{self.one('', ', skip=True')})")
+        self.bound("tensor", name)
+        self.statement()
+        if self.chance(0.8):
+            self.line(
+                f"if {handle}: {handle}.remove()"
+                if self.chance(0.7)
+                else f"if {self.some('bool', 0)} and {handle}: {handle}.remove()"
+            )
+            self.line(self.one("log.append(len(net.blocks[0]._forward_hooks))", "pass"))
+
+    # Autograd functions.
+
+    @rule("tensor", 4, "functions")
+    def tensor_of_function(self, d: int) -> str:
+        t, u, i = self.some("tensor", d), self.var("tensor"), self.some("int", 0)
+        return self.one(
+            f"Both.apply({t}, {u}, {i})[0]", f"Both.apply({t}, {u}, {i})[1]", f"sum(Both.apply({t}, {u}, 2))", f"Marked.apply({t})[0]",
+            f"({t} * Marked.apply({t})[1])", f"Passing.apply({t})", f"Doubled.apply({t} * 1)", f"Both.apply({t}, {t}, {i})[1]",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "functions")
+    def call_function(self) -> None:
+        one, other, t, u = self.name("one"), self.name("other"), self.var("tensor"), self.var("tensor")
+        self.line(f"{one}, {other} = Both.apply({t}, {u}, {self.some('int', 0)})")
+        self.line(
+            self.one(
+                f"log.append(({one}.requires_grad, {other}.requires_grad))", f"{one} = {one} * {other}", f"log.append({one}.grad_fn is None)",
+                f"{other}.add_(1)", f"log.append(Marked.apply({one})[1].requires_grad)", f"log.append(Passing.apply({one}) is {one})",
+            )
+        )  # fmt: skip
+        self.bound("tensor", one)
+        self.bound("tensor", other)
+
+    # States of ``random``.
+
+    @rule("float", 3, "drawing")
+    def float_drawn(self, d: int) -> str:
+        i = self.random.randint(1, 3)
+        return self.one(
+            "random.random()", f"random.uniform(0, {i})", "DRAWS.random()", f"random.Random({i}).random()", "random.gauss(0, 1)",
+            "(random.seed(3) or random.random())", f"float(random.choice([1, {i}]))", "DRAWS.gauss(0.0, 1.0)",
+        )  # fmt: skip
+
+    @rule("int", 1, "drawing")
+    def int_drawn(self, d: int) -> str:
+        return self.one(
+            "random.randint(0, 3)", "DRAWS.randrange(4)", "random.getrandbits(2)", "random.choice([0, 1, 2])"
+        )
+
+    @rule("simple", 2, "drawing")
+    def draw(self) -> None:
+        items, name = self.var("list"), self.name("state")
+        self.line(
+            self.one(
+                f"random.shuffle({items})", "DRAWS.seed(4)", f"log.extend(random.sample(range(9), {self.random.randint(0, 3)}))",
+                f"{name} = random.getstate(); log.append(random.random()); random.setstate({name}); log.append(random.random())",
+                f"{name} = DRAWS.getstate(); DRAWS.random(); DRAWS.setstate({name})", "random.seed('s')", "log.append(random.choices([1, 2], k=2))",
+                "log.append(copy.copy(DRAWS).random())", f"log.append(random.Random({self.some('int', 0)}).randint(0, 99))", "DRAWS.shuffle(NAMES)",
+            )
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import random
 import types
 from typing import Any
 
@@ -77,6 +78,8 @@ class Snapshot:
             return (self.cell(value),)
         if isinstance(value, BaseException):
             return self.of_exception(value)
+        if isinstance(value, random.Random):
+            return (hash(value.getstate()),)
         if type(value).__name__ in _ITERATORS:
             return (self.drained(value),)
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, types.CodeType)):

@@ -115,6 +115,7 @@ class World:
         if self.scope["BY_KEYWORD"]:
             rest, named, values = [], {**dict(reversed(values.items())), **named}, {}
         torch.manual_seed(0)
+        random.seed(0)
         with contextlib.redirect_stdout(printed):
             try:
                 call = functools.partial(checkpoint, self.call, use_reentrant=False) if self.checkpointed else self.call
@@ -133,6 +134,7 @@ class World:
             "holder": holder() if isinstance(holder, types.FunctionType) else holder,
             "globals": {n: self.scope[n] for n in names if n not in ("entry", "holder")},
             "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item() if exact else None,
+            "numbers": hash(random.getstate()),
         }  # fmt: skip
         return Snapshot(seen, self.scope["__name__"])
 

@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 from tests.fuzz.function_expressions import FEATURES, rule, rules_of
 from tests.fuzz.function_patterns import Patterns
 from tests.fuzz.function_prelude import MARK, PRELUDE
-from tests.fuzz.function_settings import LATER_FEATURES, LATEST_FEATURES, NEWEST_FEATURES, Settings
+from tests.fuzz.function_settings import (
+    FRESHEST_FEATURES,
+    LATER_FEATURES,
+    LATEST_FEATURES,
+    NEWEST_FEATURES,
+    Settings,
+)
 
 ENTRIES = ("function", "function", "function", "method", "closure", "module", "keywords")
 """How the program is called: as a function, a method, a closure over state, a module, or by keywords."""
@@ -33,6 +39,8 @@ class Writer(Patterns, Settings):
         self.settings |= {f for f in LATEST_FEATURES if later and latest.random() < 0.25}
         newest = random.Random(f"newest settings of {seed}")
         self.settings |= {f for f in NEWEST_FEATURES if later and newest.random() < 0.2}
+        freshest = random.Random(f"freshest settings of {seed}")
+        self.settings |= {f for f in FRESHEST_FEATURES if later and freshest.random() < 0.2}
         self.features |= self.settings
         self.around = "checkpoint" if "checkpoints" in self.features and apart.random() < 0.4 else ""
         self.lines: list[str] = []

@@ -308,6 +308,8 @@ _ON_CPU: dict[Any, _Rule] = {
     aten._native_batch_norm_legit_no_training.default: _normalized,
     aten._batch_norm_with_update.default: _normalized,
     aten._batch_norm_no_update.default: _normalized,
+    aten.native_group_norm.default: _suggested,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _like_first,
     aten.channel_shuffle.default: _suggested,
     aten.native_channel_shuffle.default: _suggested,
     aten.upsample_nearest1d.default: _row_major,

@@ -26,6 +26,8 @@ class Versions:
         """Whether there may be tensors that were made in inference mode."""
         self.given: set[int] = set()
         """Storages of those among them that existed before."""
+        self.kept: list[tuple[str, torch.Tensor, int]] = []
+        """Results that functions remember, and their counts when they were made in the frame."""
         self.block_step: int | None = None
         """Within a block of ``torch.inference_mode``, which the graph does not enter: the step that entered it."""
 
@@ -34,6 +36,10 @@ class Versions:
         if not fake.is_inference():
             return fake._version
         return self.of_storages.get(fake.untyped_storage()._cdata, 0)
+
+    def keep(self, name: str, fake: torch.Tensor) -> None:
+        """Refuse writes from now on to a tensor that later calls of a function are given, too."""
+        self.kept.append((name, fake, self.of(fake)))
 
     def changed(self, inputs: Iterable[Any]) -> bool:
         """Whether the graph so far writes to tensors that it is given."""
@@ -52,6 +58,9 @@ class Versions:
         writes = _Writes(self.of_storages)
         with writes if self.inference else contextlib.nullcontext():
             yield
+        for name, fake, count in self.kept:
+            if self.of(fake) != count:
+                raise Unsupported(f"a write to what {name} remembers", step=NOWHERE)
         if self.block_step is not None and writes.found & self.given:
             reason = "a write in a block of torch.inference_mode to a tensor that was made in the mode before"
             raise Unsupported(reason, step=self.block_step)

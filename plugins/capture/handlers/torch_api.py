@@ -157,6 +157,11 @@ def copy_into(t: Tracer, /, tensor: Tensor, src: Value, *rest: Value, **named: V
     return t.recorder.call_method("copy_", [tensor, src, *rest], named)
 
 
+@registry.function(torch.detach_)
+def detach_in_place(t: Tracer, input: Value) -> Value:
+    return t.call(input.realize().get_attr(t, "detach_"), [], {})
+
+
 @registry.function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})

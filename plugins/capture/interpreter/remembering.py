@@ -15,6 +15,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import LocalFunction
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
@@ -129,6 +130,19 @@ def _followed(
     result = t.call(t.wrap_known(object.__wrapped__), args, kwargs)
     changed = before != (t.effects.count, [versions.of(v.fake) for v in tensors])
     known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
-    if changed and all(known):
-        raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+    if all(known):
+        if changed:
+            raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+        _keep(t, object, result.realize())
     return result
+
+
+def _keep(t: Tracer, object: functools._lru_cache_wrapper, result: Value) -> None:
+    """Take note of what later calls get, too, so that nothing in the frame changes it."""
+    if isinstance(result, Tensor):
+        t.recorder.versions.keep(object.__qualname__, result.fake)
+    elif isinstance(result, Tuple):
+        for item in result.items:
+            _keep(t, object, item.realize())
+    elif not (isinstance(result, Symbolic) or result.is_constant()):
+        raise Unsupported(f"{object.__qualname__}, which remembers its results, of which {result.describe()} is one")

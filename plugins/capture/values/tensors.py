@@ -482,6 +482,13 @@ def _requires_grad(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str
     raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
 
 
+def _detach_in_place(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Of a view it raises, and so it does of one that leaves compiled code as a tensor with memory of its own."""
+    if not args and not kwargs and value.fake._is_view():
+        t.fails(value.fake.detach_)
+    return None
+
+
 def _to_dense(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     return value if value.fake.layout is torch.strided and not args and not kwargs else None
 
@@ -527,6 +534,7 @@ _COMPUTED: dict[str, Callable[[Tensor, Tracer], Value]] = {
 _OWN_METHODS: dict[str, Callable[[Tensor, Tracer, list[Value], dict[str, Value]], Value | None]] = {
     "size": _size,
     "requires_grad_": _requires_grad,
+    "detach_": _detach_in_place,
     "to_dense": _to_dense,
     "__len__": lambda value, t, args, kwargs: value.length(t),
     "__iter__": lambda value, t, args, kwargs: value.iterate(t),

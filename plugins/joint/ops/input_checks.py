@@ -115,7 +115,12 @@ def _beta_is_not_negative(given: Given) -> None:
 
 
 def _divisible_by_alpha(given: Given) -> None:
-    require(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+    """Kernels are given the reciprocal as a float32, if not as a float64, and refuse what overflows."""
+    alpha = given["alpha"]
+    require(alpha != 0, lambda: "alpha cannot be 0 for CELU")
+    if given["self"].dtype != torch.float64:
+        least = 1 / torch.finfo(torch.float32).max
+        require(abs(alpha) >= least, lambda: "value cannot be converted to type float without overflow")
 
 
 def _has_elements(given: Given) -> None:
@@ -128,7 +133,8 @@ def _has_a_largest(given: Given) -> None:
     """The largest, smallest, middle or most frequent one is chosen among elements."""
     sizes = given["self"].shape
     chosen = sizes if given.get("dim") is None or not sizes else (sizes[given["dim"]],)
-    require(not is_empty(chosen), lambda: f"{tuple(sizes)} has no elements to choose from")
+    empty = any(guard_or_false(extent == 0) for extent in chosen)
+    require(not empty, lambda: f"{tuple(sizes)} has no elements to choose from")
 
 
 def _have_elements(given: Given) -> None:

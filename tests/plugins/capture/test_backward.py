@@ -339,3 +339,18 @@ def test_a_step_keeps_nothing_of_its_gradients_alive():
     x.grad = w.grad = None
     gc.collect()
     assert [each() for each in kept] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: (x * 2)[0], lambda x: x[0], lambda x: (x + 1).view(-1), lambda x: (x + 1).split(1)[0]]
+)
+@pytest.mark.parametrize("detach", [torch.Tensor.detach_, torch.detach_])
+def test_a_view_is_not_detached_in_place(view, detach):
+    def program(x):
+        try:
+            return detach(view(x))
+        except RuntimeError as error:
+            return x * len(str(error))
+
+    x = torch.randn(3, 2, requires_grad=True)
+    assert torch.equal(turret.compile(program, options={"cache": False})(x), program(x))

@@ -242,6 +242,30 @@ def remembered_and_forgotten(settings):
     return number, lambda x: x * number(1) + number(2)
 
 
+CHANGED = {
+    "a tensor": (lambda n: torch.arange(n) * 1.0, lambda found, x: x + found.add_(1)[:3]),
+    "a part of one": (lambda n: torch.ones(n), lambda found, x: x + found[:1].mul_(2)),
+    "one in a tuple": (lambda n: (n, torch.ones(n)), lambda found, x: x + found[1].mul_(2)[:3]),
+    "a list": (lambda n: [n], lambda found, x: found.append(1) or x * len(found)),
+    "a list in a tuple": (lambda n: (n, [n]), lambda found, x: found[1].append(1) or x * len(found[1])),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_changes_of_what_is_remembered_for_a_number_that_changes_stay(name):
+    make, use = CHANGED[name]
+    seen = []
+    for compiled in (False, True):
+        remembered = functools.cache(make)
+
+        def program(x, n, remembered=remembered):
+            return use(remembered(n), x)
+
+        call = turret.compile(program, backend="eager", dynamic=True) if compiled else program
+        seen.append([call(X, n) for n in (3, 3, 4, 3)])
+    assert_same(seen[1], seen[0])
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -77,7 +77,7 @@ def seen(value):
     if not isinstance(value, torch.Tensor):
         return type(value)
     shape, stride, *rest = snapshot(value)
-    steps = () if 0 in shape else tuple(s for s, extent in zip(stride, shape, strict=True) if extent != 1)
+    steps = () if 0 in shape else tuple(stride)
     return shape, steps, rest if value.numel() else rest[:-1]
 
 

@@ -345,6 +345,7 @@ OF_SIZE_ONE = {
     "column": lambda x: x.t()[:, :1],
     "nested": lambda x: x.as_strided((1, 1, 2), (5, 3, 1), 1),
     "gap": lambda x: x.as_strided((2, 1), (1, 9)),
+    "column before others": lambda x: x.as_strided((1, 3, 2), (9, 1, 4)),
 }
 
 
@@ -353,6 +354,8 @@ OF_SIZE_ONE = {
     "op",
     [
         torch.zeros_like,
+        torch.ones_like,
+        lambda v: torch.nn.functional.group_norm(v, 1),
         torch.tril,
         torch.nan_to_num,
         lambda v: v.log_softmax(0),

@@ -132,3 +132,31 @@ def test_results_without_elements_are_laid_out_as_eager_s(name: str) -> None:
     compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
     found, expected = compiled(x), program(x)
     assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    heads = x.transpose(1, 2)
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+OF_ONE = {
+    "made of numbers, like a part": lambda x: torch.ones_like(x.transpose(1, -1)[:1]),
+    "a constant in a part": lambda x: torch.full_like(x.transpose(1, 2)[:, :1], 2),
+    "attention": attention,
+    "a sum": lambda x: x.transpose(1, 2).sum(0, keepdim=True),
+    "a call in between": lambda x: torch.cumsum(x.transpose(1, 2), 1),
+    "sorted": lambda x: x.transpose(1, 2).sort(-1).values,
+    "normalized": lambda x: torch.nn.functional.group_norm(x.transpose(1, 2), 1),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OF_ONE)
+def test_results_have_eager_s_strides_along_dimensions_of_size_1(name: str) -> None:
+    program = OF_ONE[name]
+    compiled = turret.compile(program, dynamic=False, options={"cache": False, "on_error": "raise"})
+    for shape in ((1, 5, 2, 4), (2, 1, 3, 4), (2, 3, 1, 4), (1, 1, 1, 4)):
+        for x in (torch.randn(*shape), torch.randn(*shape[:3], 8)[..., :4]):
+            found, expected = compiled(x), program(x)
+            assert (found.shape, found.stride()) == (expected.shape, expected.stride()), x.stride()
+            torch.testing.assert_close(found, expected)

@@ -216,6 +216,7 @@ REFUSED = {
     "a bool as a factor in place": (lambda y: (y * 2).sub_(y, alpha=False), (3, 4)),
     "a bool as a factor of a number": (lambda y: torch.rsub(y, 2, alpha=True), (3, 4)),
     "a row cut away that is only added later": (lambda y: torch.nn.functional.pad(y * 2, (7, -7)), (3, 4)),
+    "a reciprocal that overflows": (lambda y: torch.nn.functional.celu(y, 1e-40), (3, 4)),
     "an element of nothing": (lambda y: y[torch.tensor([0])] * 2, (0, 4)),
     "written to nothing": (lambda y: torch.index_put(y, (torch.tensor([0]),), torch.tensor(2.0)), (0, 4)),
 }
@@ -355,3 +356,16 @@ def test_a_pixel_shuffle_of_nothing_is_eagers(shuffle, gradient: bool) -> None:
         return shuffle(x, 2)
 
     assert shape_of(turret.compile(program, options={"cache": False})) == shape_of(program)
+
+
+@pytest.mark.parametrize("choose", [torch.min, torch.max, torch.median])
+def test_a_part_that_may_have_nothing_to_choose_from_is_refused_as_eager_refuses_it(choose: Callable) -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        return choose(x[n % 4 :], 0).values
+
+    compiled, x = turret.compile(program, options={"cache": False}), torch.randn(3, 2)
+    torch.testing.assert_close(compiled(x, 0), program(x, 0))
+    with warnings.catch_warnings(record=True) as told, pytest.raises(IndexError):
+        warnings.simplefilter("always")
+        compiled(x, -1)
+    assert told and not any("VerificationError" in str(warning.message) for warning in told)
