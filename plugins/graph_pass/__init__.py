@@ -2,7 +2,7 @@
 
 Each pass is ``run(module, context) -> bool`` (whether it changed something) and can be run alone.  All of them keep
 the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit (attention
-that is written out: up to rounding).
+that is written out, and convolutions of single pixels: up to rounding).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PASSES: dict[str, tuple[str, ...]] = {
         "simplify",
         "constants",
         "common_subexpressions",
-        "channels_last",
+        "convolutions.channels_last",
+        "convolutions.pointwise",
         "sort_keys",
         "dead_code",
     ),

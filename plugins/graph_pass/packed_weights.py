@@ -45,7 +45,7 @@ def _replace(node: fx.Node) -> bool:
 
 def _linear(node: fx.Node) -> tuple[Any, ...] | None:
     """Rows, matrix and bias of a product by a transposed input."""
-    from turret.graph.ops.packed_ops import is_worth_packing
+    from turret.graph.ops import packed_ops
 
     arguments: tuple[Any, ...] = node.args
     *added, x, turned = arguments
@@ -56,9 +56,13 @@ def _linear(node: fx.Node) -> tuple[Any, ...] | None:
         return None
     columns, depth = value_of(weight).shape
     rows = value_of(x).shape[0]
-    if not all(isinstance(n, int) for n in (depth, columns, rows)) or not is_worth_packing(depth, columns, rows):
+    known = all(isinstance(n, int) for n in (depth, columns, rows))
+    if not known or not packed_ops.is_worth_packing(depth, columns, rows):
         return None
     if added and value_of(added[0]).shape != (columns,):
+        return None
+    dtype, threads = value_of(node).dtype, torch.get_num_threads()
+    if not packed_ops.gains_by_packing(rows, depth, columns, dtype, threads):
         return None
     return x, weight, added[0] if added else None
 

@@ -7,6 +7,8 @@ alias of the memory that is no view, keeps the version, and is not noticed.
 
 from __future__ import annotations
 
+import functools
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 
 from turret.graph.ops.library_ops import layout_of
 from turret.storage.fork_safety import after_fork
+from turret.torch_compat.dispatch import no_dispatch
 from turret.torch_compat.operators.packing import (
     computes_in,
     has_packing,
@@ -120,6 +123,31 @@ def _frozen_convolution_fake(
 def is_worth_packing(depth: int, columns: int, rows: int) -> bool:
     """Whether a product is large enough (multiplications) for a packed matrix to be worth more than its call takes."""
     return depth * columns * rows >= 1 << 24
+
+
+LEAST_GAIN = 1.1
+"""How many times as long a product takes at least unpacked, if packing is worth it: packed, it is a call of its own."""
+_ROUNDS = 10
+
+
+@functools.cache
+def gains_by_packing(rows: int, depth: int, columns: int, dtype: torch.dtype, threads: int) -> bool:
+    """Whether products of a size take less time by a packed matrix on this processor: measured, once a process.
+
+    It takes ten products each way.  Libraries differ: with AVX-512 of Intel's MKL computes float32 as fast unpacked.
+    """
+    with no_dispatch(), torch.no_grad():
+        x, weight = torch.ones(rows, depth, dtype=dtype), torch.ones(columns, depth, dtype=dtype)
+        packed = pack_linear(weight, rows)
+        ways = (lambda: packed_linear(x, packed, None), lambda: torch.nn.functional.linear(x, weight))
+        times = [min(_seconds(way) for _ in range(_ROUNDS)) for way in ways]
+    return times[0] * LEAST_GAIN < times[1]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def packs(dtype: torch.dtype) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import turret
 from turret.graph.ops import packed_ops
 
+measured = packed_ops.gains_by_packing
 pytestmark = pytest.mark.skipif(not packed_ops.packs(torch.float32), reason="torch without oneDNN")
 
 
@@ -25,6 +27,28 @@ def network(width: int = 512) -> nn.Sequential:
         nn.Linear(256, width), nn.GELU(), nn.Linear(width, 256, bias=False), nn.Unflatten(1, (64, 2, 2)),
         ChannelsLast(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(64, 4, 2),
     ).eval()  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def gains(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What packing is measured to gain, whatever the processor: the last one holds."""
+    answers = [True]
+    monkeypatch.setattr(packed_ops, "gains_by_packing", lambda *sizes: answers[-1])
+    return answers
+
+
+def test_products_that_packing_makes_no_faster_keep_their_weights(packed, gains: list[bool]) -> None:
+    gains.append(False)
+    model = nn.Sequential(nn.Linear(256, 520), nn.GELU(), nn.Linear(520, 256)).eval()
+    with torch.no_grad():
+        check(model, compiled(model, cache=False))
+    assert packed() == 0
+
+
+def test_what_packing_gains_is_measured_outside_of_traces() -> None:
+    with FakeTensorMode():
+        assert measured(16, 32, 48, torch.float32, 1) in (True, False)
+    assert measured.cache_info().currsize > 0
 
 
 @pytest.fixture

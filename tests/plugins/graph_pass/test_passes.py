@@ -420,7 +420,7 @@ def test_convolutions_run_channels_last_and_outputs_keep_their_strides(fmt):
     with torch.no_grad():
         module = trace(lambda x, *p: block(x), x)
         want = block(x)
-        apply("channels_last", module)
+        apply("convolutions.channels_last", module)
         got = fx.Interpreter(module).run(x)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
@@ -436,7 +436,7 @@ def test_values_have_the_strides_that_the_ops_really_give():
     x = torch.randn(2, 3, 6, 6)
     with torch.no_grad():
         module = trace(lambda x: block(x), x)
-        apply("channels_last", module)
+        apply("convolutions.channels_last", module)
 
         class Checks(fx.Interpreter):
             def run_node(self, node):
@@ -457,7 +457,7 @@ def test_one_convolution_or_strided_reads_leave_the_graph_alone():
         return [torch.as_strided(y, (2, 2), (1, 1))]
 
     for function in (lambda x: [torch.conv2d(x, w)], strided):
-        assert not apply("channels_last", trace(function, x))
+        assert not apply("convolutions.channels_last", trace(function, x))
 
 
 def test_convolutions_with_more_weight_than_image_keep_their_layout():
@@ -465,7 +465,7 @@ def test_convolutions_with_more_weight_than_image_keep_their_layout():
     with torch.no_grad():
         x = torch.randn(1, 3, 64, 64)
         module = trace(lambda x: [layers(x)], x)
-        assert apply("channels_last", module)
+        assert apply("convolutions.channels_last", module)
         torch.testing.assert_close(fx.Interpreter(module).run(x)[0], layers(x))
     images = [n.args[0].meta["val"] for n in module.graph.nodes if n.target is aten.convolution.default]
     assert [v.is_contiguous(memory_format=torch.channels_last) for v in images] == [True, True, False]
@@ -474,7 +474,7 @@ def test_convolutions_with_more_weight_than_image_keep_their_layout():
 def test_group_norms_keep_their_convolutions_contiguous():
     layers = torch.nn.Sequential(*(m for _ in range(3) for m in (torch.nn.Conv2d(8, 8, 3), torch.nn.GroupNorm(2, 8))))
     with torch.no_grad():
-        assert not apply("channels_last", trace(lambda x: [layers(x)], torch.randn(1, 8, 32, 32)))
+        assert not apply("convolutions.channels_last", trace(lambda x: [layers(x)], torch.randn(1, 8, 32, 32)))
 
 
 # the hook

@@ -19,6 +19,7 @@ from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, 
 from turret.graph.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, uses_host_kernels
+from turret.plugins.graph_pass.convolutions.pointwise import reads_single_pixels
 from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 aten = torch.ops.aten
@@ -119,6 +120,9 @@ def _pays(node: fx.Node) -> bool:
         return bool(groups == 1 or value_of(node.args[1 if forward else 2]).shape[1] == 1)
     activations = [node, node.args[0]] if forward else [node.args[0], node.args[1]]
     weight = value_of(node.args[1 if forward else 2])
+    settings = node.args[3:] if forward else node.args[4:10]
+    if reads_single_pixels(value_of(node.args[0 if forward else 1]), weight, settings):
+        return True
     elements = sum(value_of(n).numel() for n in activations)
     return not transposed and elements >= MIN_ACTIVATIONS_PER_WEIGHT * weight.numel()
 
@@ -172,10 +176,22 @@ def _restored(graph: fx.Graph, node: fx.Node, wanted: torch.Tensor, fake_mode: A
     """A copy of an output with the memory order of dims that ``wanted`` has."""
     order = sorted(range(wanted.dim()), key=lambda d: (-wanted.stride()[d], -wanted.shape[d], d))
     if order == list(range(wanted.dim())):
+        if is_contiguous_or_false(wanted) and is_contiguous_or_false(value_of(node)):
+            # Strides of dimensions of one element are all that differs.
+            return _strided(graph, node, wanted, fake_mode)
         return _clone(graph, node, torch.contiguous_format, fake_mode)
     packed = _clone(graph, _permute(graph, node, order, fake_mode), torch.contiguous_format, fake_mode)
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return _permute(graph, packed, inverse, fake_mode)
+
+
+def _strided(graph: fx.Graph, node: fx.Node, like: torch.Tensor, fake_mode: Any) -> fx.Node:
+    from turret.graph.ops import memory_ops  # noqa: F401  defines the operator
+
+    arguments = (node, list(like.shape), list(like.stride()), 0)
+    shown = graph.call_function(torch.ops.turret.as_strided.default, arguments)
+    shown.meta["val"] = compute_value(shown, fake_mode)
+    return shown
 
 
 def _permute(graph: fx.Graph, node: fx.Node, order: list[int], fake_mode: Any) -> fx.Node:

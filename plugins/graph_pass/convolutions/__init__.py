@@ -1,0 +1,1 @@
+"""Passes that choose how convolutions of images are computed."""
