@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from turret.graph.externs import op_name
-from turret.hooks.devices import uses_host_kernels
+from turret.hooks.devices import HOST
 from turret.ir import Ref, Schedule, StridedView, Template, TensorDecl
 from turret.plan.launch.functions import BLAS
 from turret.plugins.codegen.cpp.kernel import CppKernel, function
@@ -95,7 +95,9 @@ def _product(
     template: Template, declarations: Mapping[str, TensorDecl], views: Mapping[str, StridedView]
 ) -> Product | None:
     result = template.outputs[0]
-    if op_name(template.op) != _PRODUCT or template.kwargs or result is None or not uses_host_kernels(result.device):
+    if op_name(template.op) != _PRODUCT or template.kwargs or result is None:
+        return None
+    if result.device.type != HOST.type:  # whoever loads another device's code connects it to no BLAS
         return None
     left, right = (declarations[argument.name] for argument in template.args)
     if not _fits(left, right, result):
