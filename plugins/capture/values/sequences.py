@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -596,16 +597,31 @@ class Slice(Value):
         return r.assign(f"{r.constant(slice)}({', '.join(r.load(v) for v in self.parts)})")
 
 
+_DEEPEST = 200
+"""Containers within one another of which a copy is made: each takes some of the host's stack, which has an end."""
+
+
+class _Folding(threading.local):
+    """The containers of which this thread makes copies, one within the other."""
+
+    depth = 0
+
+
+_folding = _Folding()
+
+
 def folded(value: Value) -> Any:
     """A Python copy of a value, containers of constants included, for pure functions; raises ``NotConstant``."""
     value = value.realize()
     copy = getattr(value, "folded", None)
     if copy is None:
         return value.constant()
-    if value.being_folded:  # it holds itself
+    if value.being_folded or _folding.depth == _DEEPEST:  # it holds itself, or there is too much of it
         raise NotConstant(value)
     value.being_folded = True
+    _folding.depth += 1
     try:
         return copy()
     finally:
         value.being_folded = False
+        _folding.depth -= 1
