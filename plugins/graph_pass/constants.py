@@ -13,7 +13,7 @@ from turret.torch_compat.operators.layouts import is_contiguous_or_false
 from turret.torch_compat.operators.ops import OpOverload
 
 aten = torch.ops.aten
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         aten.view.default,
         aten.expand.default,
@@ -25,6 +25,7 @@ _MOVES = frozenset(
         aten.select.int,
     }
 )
+"""Views, as decompositions leave them, whose elements are elements of what they view."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -54,7 +55,7 @@ def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
             continue
         uniform[node] = value
         fake = node.meta["val"]
-        if node.target is aten.full.default or node.target in _MOVES or not is_contiguous_or_false(fake):
+        if node.target is aten.full.default or node.target in MOVES or not is_contiguous_or_false(fake):
             continue
         with module.graph.inserting_before(node):
             full = module.graph.call_function(
@@ -88,7 +89,7 @@ def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch
     if node.target is aten.full.default:
         fill = node.args[1]
         return torch.full((), fill, dtype=fake.dtype) if isinstance(fill, (int, float, bool)) else None
-    if node.target in _MOVES:
+    if node.target in MOVES:
         moved = node.args[0]
         return uniform.get(moved) if isinstance(moved, fx.Node) else None
     inputs = node.all_input_nodes

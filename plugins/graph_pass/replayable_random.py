@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fakes.values import compute_value, fake_mode_of, value_of
+from turret.graph.fakes.values import fake_mode_of, value_of, valued_call
 from turret.graph.ops import random_ops
 from turret.hooks.context import CompileContext
 from turret.torch_compat.operators.layouts import is_contiguous_or_false
@@ -63,9 +63,7 @@ class _Rewriter:
         self._streams = sum(1 for node in graph.nodes if node.target is random_ops.random)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        node = self.graph.call_function(target, args, kwargs)
-        node.meta["val"] = compute_value(node, self._fake_mode)
-        return node
+        return valued_call(self.graph, target, args, self._fake_mode, kwargs)
 
     def random(self, like: fx.Node, kind: str, dtype: torch.dtype) -> fx.Node:
         """A call of ``turret::random`` with the shape and device of a node's value."""

@@ -14,9 +14,10 @@ import torch
 from torch import fx
 
 from turret.graph.dtypes import INTEGERS
-from turret.graph.fakes.values import compute_value, fake_mode_of, value_of
+from turret.graph.fakes.values import compute_value, fake_mode_of, value_of, valued_call
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import uses_host_kernels
+from turret.plugins.graph_pass.constants import MOVES
 from turret.torch_compat.operators.ops import OpOverload
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -28,12 +29,6 @@ _INDEX_RESULTS = frozenset(
 )  # fmt: skip
 """Ops whose second result holds indices along the dimension that the op was given."""
 _INDICES = frozenset((aten.argmax.default, aten.argmin.default))
-_MOVES = frozenset(
-    (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default,
-     aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default, aten.unsqueeze.default,
-     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.select.int, aten.slice.Tensor)
-)  # fmt: skip
-"""Ops whose result holds elements of their first operand and no others."""
 _KEYS = (torch.uint8, torch.int16)
 
 
@@ -60,7 +55,7 @@ def _narrower(node: fx.Node) -> torch.dtype | None:
 
 def _bound(node: Any) -> int | None:
     """A number that all elements of a tensor lie below, none of them below 0; None where nothing is known."""
-    if node.target in _MOVES:
+    if node.target in MOVES or node.target is aten.clone.default:
         return _bound(node.args[0])
     if node.target is prims.convert_element_type.default:
         bound, dtype = _bound(node.args[0]), value_of(node).dtype
@@ -91,14 +86,11 @@ def _narrow(node: fx.Node, dtype: torch.dtype, mode: Any) -> None:
     keys: Any = node.args[0]
     wide = value_of(keys).dtype
 
-    def converted(tensor: fx.Node, to: torch.dtype, like: fx.Node) -> fx.Node:
-        made = graph.call_function(prims.convert_element_type.default, (tensor, to))
-        made.meta = {**like.meta, "val": value_of(tensor)}
-        made.meta["val"] = compute_value(made, mode)
-        return made
+    def converted(tensor: fx.Node, to: torch.dtype) -> fx.Node:
+        return valued_call(graph, prims.convert_element_type.default, (tensor, to), mode, origin=node)
 
     with graph.inserting_before(node):
-        node.args = (converted(keys, dtype, node), *node.args[1:])
+        node.args = (converted(keys, dtype), *node.args[1:])
     node.meta["val"] = compute_value(node, mode)
     for reader in list(node.users):
         if reader.args[1] != 0:
@@ -106,6 +98,6 @@ def _narrow(node: fx.Node, dtype: torch.dtype, mode: Any) -> None:
         reader.meta["val"] = value_of(node)[0]
         readers = list(reader.users)
         with graph.inserting_after(reader):
-            back = converted(reader, wide, reader)
+            back = converted(reader, wide)
         for other in readers:
             other.replace_input_with(reader, back)

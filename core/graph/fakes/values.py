@@ -38,6 +38,25 @@ def compute_value(node: fx.Node, fake_mode: Any) -> Any:
         return node.target(*args, **kwargs)
 
 
+_KEPT = ("stack_trace", "recompute", "ac_graph_id")
+
+
+def valued_call(
+    graph: fx.Graph,
+    target: Any,
+    args: tuple[Any, ...],
+    fake_mode: Any,
+    kwargs: dict[str, Any] | None = None,
+    origin: fx.Node | None = None,
+) -> fx.Node:
+    """A new call with its value; from ``origin`` it has where it stems from, and whether it is computed again."""
+    node = graph.call_function(target, args, kwargs)
+    if origin is not None:
+        node.meta = {key: origin.meta[key] for key in _KEPT if key in origin.meta}
+    node.meta["val"] = compute_value(node, fake_mode)
+    return node
+
+
 def same_layout(old: Any, new: Any) -> bool:
     """Whether two values agree in dtype, device, shape, strides and in what their memory means: conjugated, negated.
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, value_of
+from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, value_of, valued_call
 from turret.graph.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, uses_host_kernels
-from turret.plugins.graph_pass.convolutions.pointwise import reads_single_pixels
+from turret.plugins.graph_pass.convolutions.pointwise import reads_single_pixels, strided_as
 from turret.torch_compat.operators.layouts import is_contiguous_or_false
 
 aten = torch.ops.aten
@@ -146,10 +146,7 @@ def _convert_inputs(copy: fx.Node, original: fx.Node, fake_mode: Any) -> None:
 
 
 def _clone(graph: fx.Graph, source: fx.Node, memory_format: torch.memory_format, fake_mode: Any) -> fx.Node:
-    copy = graph.call_function(aten.clone.default, (source,), {"memory_format": memory_format})
-    copy.meta = {key: source.meta[key] for key in ("stack_trace", "recompute", "ac_graph_id") if key in source.meta}
-    copy.meta["val"] = compute_value(copy, fake_mode)
-    return copy
+    return valued_call(graph, aten.clone.default, (source,), fake_mode, {"memory_format": memory_format}, source)
 
 
 def _recompute(node: fx.Node, fake_mode: Any) -> bool:
@@ -178,23 +175,12 @@ def _restored(graph: fx.Graph, node: fx.Node, wanted: torch.Tensor, fake_mode: A
     if order == list(range(wanted.dim())):
         if is_contiguous_or_false(wanted) and is_contiguous_or_false(value_of(node)):
             # Strides of dimensions of one element are all that differs.
-            return _strided(graph, node, wanted, fake_mode)
+            return strided_as(graph, node, wanted, fake_mode)
         return _clone(graph, node, torch.contiguous_format, fake_mode)
     packed = _clone(graph, _permute(graph, node, order, fake_mode), torch.contiguous_format, fake_mode)
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return _permute(graph, packed, inverse, fake_mode)
 
 
-def _strided(graph: fx.Graph, node: fx.Node, like: torch.Tensor, fake_mode: Any) -> fx.Node:
-    from turret.graph.ops import memory_ops  # noqa: F401  defines the operator
-
-    arguments = (node, list(like.shape), list(like.stride()), 0)
-    shown = graph.call_function(torch.ops.turret.as_strided.default, arguments)
-    shown.meta["val"] = compute_value(shown, fake_mode)
-    return shown
-
-
 def _permute(graph: fx.Graph, node: fx.Node, order: list[int], fake_mode: Any) -> fx.Node:
-    permuted = graph.call_function(aten.permute.default, (node, order))
-    permuted.meta["val"] = compute_value(permuted, fake_mode)
-    return permuted
+    return valued_call(graph, aten.permute.default, (node, order), fake_mode)

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.fakes.values import compute_value, fake_mode_of, same_layout, value_of
+from turret.graph.fakes.values import fake_mode_of, same_layout, value_of, valued_call
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import uses_host_kernels
 from turret.torch_compat.native import products_are_exact
 
 aten = torch.ops.aten
-_KEPT = ("stack_trace", "recompute", "ac_graph_id")
 
 
 def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
@@ -47,6 +46,16 @@ def reads_single_pixels(image: torch.Tensor, weight: torch.Tensor, settings: tup
     )
 
 
+def strided_as(
+    graph: fx.Graph, node: fx.Node, like: torch.Tensor, fake_mode: Any, origin: fx.Node | None = None
+) -> fx.Node:
+    """The elements of a node's value with the shape and strides of ``like``, as they lie."""
+    from turret.graph.ops import memory_ops  # noqa: F401  defines the operator
+
+    arguments = (node, list(like.shape), list(like.stride()), 0)
+    return valued_call(graph, torch.ops.turret.as_strided.default, arguments, fake_mode, origin=origin)
+
+
 def _replace(node: fx.Node, mode: Any) -> bool:
     if node.target is aten.convolution.default:
         image, weight, bias, *settings = node.args
@@ -67,7 +76,6 @@ class _Products:
     def __init__(self, node: fx.Node, mode: Any) -> None:
         self.node, self.mode = node, mode
         self.graph = node.graph
-        self.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
 
     def forward(self, image: Any, weight: Any, bias: Any) -> bool:
         """The convolution itself."""
@@ -109,10 +117,7 @@ class _Products:
         return bool(value_of(gradient).stride() != weight.stride())
 
     def _call(self, target: Any, *args: Any) -> fx.Node:
-        made = self.graph.call_function(target, args)
-        made.meta = dict(self.meta)
-        made.meta["val"] = compute_value(made, self.mode)
-        return made
+        return valued_call(self.graph, target, args, self.mode, origin=self.node)
 
     def _take_over(self, old: fx.Node, new: fx.Node) -> bool:
         """Let readers read another value, if it is laid out alike."""
@@ -146,8 +151,6 @@ class _Products:
 
     def _strided(self, matrix: fx.Node, like: torch.Tensor) -> fx.Node:
         """A matrix with shape and strides of a tensor of its elements: those of dimensions of one tell nothing."""
-        from turret.graph.ops import memory_ops  # noqa: F401  defines the operator
-
         if not like.is_contiguous(memory_format=torch.channels_last):
             return matrix
-        return self._call(torch.ops.turret.as_strided.default, matrix, list(like.shape), list(like.stride()), 0)
+        return strided_as(self.graph, matrix, like, self.mode, self.node)
