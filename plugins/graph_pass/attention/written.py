@@ -26,7 +26,6 @@ _DIVIDE = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
 _LINKS = {*_ADD, *_FILL, *_SCALE, *_DIVIDE, torch.where}
 """What stands between scores and softmax; some write to the scores, which nobody else has."""
 _IN_PLACE = {operator.iadd, operator.imul, operator.itruediv, "add_", "mul_", "div_", "masked_fill_"}
-_PURE = {torch.softmax, torch.dropout, F.linear, getattr}
 _SAY_WRITES = frozenset(["inplace", "max_norm", "out", "running_mean", "running_var"])
 """Parameters of functions for layers with which they write to an argument."""
 _WRITES_UNSAID = ("batch_norm", "instance_norm", "moving_avg")
@@ -250,7 +249,7 @@ def only_reads(node: fx.Node) -> bool:
         return False
     if node.op == "call_method":
         return isinstance(node.target, str) and not node.target.endswith("_") and node.target != "backward"
-    return _is(node, _PURE) or _is_torch_function(node) or _is_operator(node) or _is_pure_layer(node)
+    return node.target is getattr or _is_torch_function(node) or _is_operator(node) or _is_pure_layer(node)
 
 
 def _is_pure_layer(node: fx.Node) -> bool:
