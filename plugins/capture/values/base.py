@@ -81,8 +81,6 @@ class Value:
     source: Source | None = None
     mutated = False
     """Whether an object that existed before the call was changed and needs its side effect replayed."""
-    being_folded = False
-    """Whether a copy of it is being made of constants."""
 
     def realize(self) -> Value:
         """The value itself; one that was not looked at is looked at now (and guarded)."""

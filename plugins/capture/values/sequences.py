@@ -45,7 +45,7 @@ class Sequence(Value):
 
     def folded(self) -> Any:
         """A Python copy with all elements constant, for pure functions; raises ``NotConstant``."""
-        return self.kind([folded(v) for v in self.items])  # a generator would take C's stack, however deep it goes
+        return self.kind([folded(v) for v in self.items])
 
     def mutable(self) -> bool:
         return False
@@ -598,7 +598,8 @@ class Slice(Value):
 
 
 _DEEPEST = 200
-"""Containers within one another of which a copy is made: each takes some of the host's stack, which has an end."""
+"""Containers within one another of which a copy is made: each takes some of the host's stack, which has an end, and
+those that hold themselves have none."""
 
 
 class _Folding(threading.local):
@@ -616,12 +617,10 @@ def folded(value: Value) -> Any:
     copy = getattr(value, "folded", None)
     if copy is None:
         return value.constant()
-    if value.being_folded or _folding.depth == _DEEPEST:  # it holds itself, or there is too much of it
+    if _folding.depth == _DEEPEST:
         raise NotConstant(value)
-    value.being_folded = True
     _folding.depth += 1
     try:
         return copy()
     finally:
-        value.being_folded = False
         _folding.depth -= 1
