@@ -702,10 +702,8 @@ def _operators() -> None:
 
     def concatenation(inplace: bool) -> Handler:
         def handler(t: Tracer, a: Value, b: Value) -> Value:
-            sizes = issubclass(b.type(), torch.Size) and not issubclass(
-                a.type(), torch.Size
-            )  # of which ``+`` makes more
-            if sizes or not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
+            becomes_size = issubclass(b.type(), torch.Size) and not issubclass(a.type(), torch.Size)
+            if becomes_size or not issubclass(a.type(), (list, tuple, str, bytes, collections.deque)):
                 raise Unsupported(f"operator.concat of {a.describe()}")
             return t.binary(operator.add, a, b, inplace)
 

@@ -336,9 +336,8 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     cause = f.pop() if i.arg == 2 else None
     exception = f.tracer.exception_of(f.pop())
     if cause is not None:
-        exception.set_cause(
-            f.tracer, cause if f.tracer.is_none(cause) else f.tracer.exception_of(cause, "exception causes")
-        )
+        known = cause if f.tracer.is_none(cause) else f.tracer.exception_of(cause, "exception causes")
+        exception.set_cause(f.tracer, known)
     exception.settled = False
     raise Raised(exception)
 

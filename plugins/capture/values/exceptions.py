@@ -157,10 +157,8 @@ class ExceptionInstance(Instance):
         if self.object is not None or name[:2] == "__":
             return None
         owner, raw = look_up(t, self.kind, name)
-        if (
-            not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
-            or owner.__module__ != "builtins"
-        ):
+        is_field = isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
+        if not is_field or owner.__module__ != "builtins":
             return None
         if self.stores.get(name, DELETED) is DELETED:
             raise Unsupported(f"{name} of an exception")

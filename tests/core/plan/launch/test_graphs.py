@@ -345,9 +345,8 @@ def test_the_host_s_memory_is_what_the_process_can_read() -> None:
     page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
     mapped = ctypes.addressof(ctypes.c_char.from_buffer(page))
     code = ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value or 0
-    hidden = mmap.mmap(
-        -1, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_WRITE
-    )  # as drivers reserve the addresses of a device's memory
+    # As drivers reserve the addresses of a device's memory.
+    hidden = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_WRITE)
     ranges = host_memory()
     for address in (mapped, code, id(page)):
         assert any(address in memory for memory in ranges)
