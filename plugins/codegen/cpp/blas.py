@@ -15,11 +15,12 @@ from turret.graph.externs import op_name
 from turret.hooks.devices import HOST
 from turret.ir import Ref, Schedule, StridedView, Template, TensorDecl
 from turret.plan.launch.functions import BLAS
+from turret.plugins.codegen.cpp.emission.dtypes import ctype
+from turret.plugins.codegen.cpp.emission.prelude import BLAS_PRODUCTS
 from turret.plugins.codegen.cpp.kernel import CppKernel, function
 from turret.torch_compat.native import blas_function, products_are_exact
 
 _PRODUCT = "aten::mm.default"
-_FUNCTIONS = {torch.float32: ("float", "blas_sgemm"), torch.float64: ("double", "blas_dgemm")}
 _LARGEST = 2**31 - 1
 """What BLAS takes as a size."""
 
@@ -51,8 +52,8 @@ class Product:
 
     def kernel(self) -> CppKernel:
         """The function, the same for all products of a dtype."""
-        kind, name = _FUNCTIONS[self.result.dtype]
-        made, source = function(_BODY.format(kind=kind, name=name))
+        dtype = self.result.dtype
+        made, source = function(_BODY.format(kind=ctype(dtype).element, name=BLAS_PRODUCTS[dtype]))
         buffers = (*(operand.base for operand in self.operands), self.result.name)
         comment = f"{self.result.name} ({', '.join(self.template.origins)})"
         return CppKernel(made, source, buffers, (), False, comment, numbers=tuple(map(str, self.numbers)))
@@ -86,9 +87,9 @@ def resolved(schedule: Schedule, products: Mapping[str, Product]) -> Schedule:
 
 def _has_function(dtype: torch.dtype) -> bool:
     """Whether torch's products in a dtype are calls that generated code can make, too."""
-    found = _FUNCTIONS.get(dtype)
+    pointer = BLAS_PRODUCTS.get(dtype)
     exact = dtype != torch.float32 or products_are_exact()
-    return found is not None and exact and blas_function(BLAS[found[1]]) != 0
+    return pointer is not None and exact and blas_function(BLAS[pointer]) != 0
 
 
 def _product(

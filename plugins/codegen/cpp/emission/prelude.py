@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 
+import torch
+
 from turret.ir import OPS
+from turret.plugins.codegen.cpp.emission.dtypes import ctype
 from turret.plugins.codegen.cpp.emission.vector_math import VECTOR_MATH_PARTS, transpose_part
 
 HEADER = """\
@@ -86,11 +89,16 @@ def _alone() -> dict[str, str]:
     return table
 
 
+BLAS_PRODUCTS = {torch.float32: "blas_sgemm", torch.float64: "blas_dgemm"}
+"""The pointer to BLAS's product of matrices, by their dtype."""
+
+
 def _blas() -> dict[str, str]:
     """Pointers to functions of BLAS, which the loader fills in; of sizes it reads as many bits as its build has."""
     size = "const int64_t*"
     table = {}
-    for name, kind in (("blas_sgemm", "float"), ("blas_dgemm", "double")):
+    for dtype, name in BLAS_PRODUCTS.items():
+        kind = ctype(dtype).element
         matrix = f"const {kind}*, {size}"
         types = f"const char*, const char*, {size}, {size}, {size}, const {kind}*, {matrix}, {matrix}"
         types = f"{types}, const {kind}*, {kind}*, {size}"
