@@ -153,7 +153,7 @@ class _Drafter:
             self._kernel(step, dead)
             self.pending_steps += 1
             return
-        if isinstance(step, StridedView) and self._needs_no_step(step):
+        if isinstance(step, StridedView) and (step.tensor.name not in self.read or self._joins(step)):
             self.pending_dead += dead  # nothing to run: the launch under way goes on
             self.pending_steps += 1
             return
@@ -286,14 +286,12 @@ class _Drafter:
             case Extern():
                 self._extern(step)
 
-    def _needs_no_step(self, step: StridedView) -> bool:
-        """Whether nothing reads a view, or kernels under way know the place where it lies."""
-        if step.tensor.name not in self.read:
-            return True
-        is_known = bool(self.pending) and self._is_place(step)
-        if is_known:
-            self._view(step)
-        return is_known
+    def _joins(self, step: StridedView) -> bool:
+        """Give a view its place among the kernels under way; False where there are none, or it takes a step."""
+        if not self.pending or not self._is_place(step):
+            return False
+        self._view(step)
+        return True
 
     def _is_place(self, step: StridedView) -> bool:
         """Whether a view is no more than a place in the arena."""
