@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from tests.fuzz.function_expressions import Expressions, rule
 
-LATER_FEATURES = ("signed", "checkpoints", "inference", "conjugates")
-"""Drawn apart from the others, so that a seed without them gives the program that it always gave."""
-LATEST_FEATURES = ("classes", "arrays")
-"""Drawn apart from those, for the same reason."""
-NEWEST_FEATURES = ("references", "wrappers", "duals")
-"""And these apart from all before."""
-FRESHEST_FEATURES = ("outs", "layouts", "handles", "functions", "drawing")
-"""And these."""
+LATER_FEATURES: dict[str, tuple[float, tuple[str, ...]]] = {
+    "settings": (0.4, ("signed", "checkpoints", "inference", "conjugates")),
+    "latest settings": (0.25, ("classes", "arrays")),
+    "newest settings": (0.2, ("references", "wrappers", "duals")),
+    "freshest settings": (0.2, ("outs", "layouts", "handles", "functions", "drawing")),
+}
+"""How often each is drawn, in the order in which they came: each row apart from the others, so that a seed without its
+features gives the program that it always gave."""
 
 
 class Settings(Expressions):

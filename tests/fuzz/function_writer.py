@@ -10,13 +10,7 @@ from typing import Any, ClassVar
 from tests.fuzz.function_expressions import FEATURES, rule, rules_of
 from tests.fuzz.function_patterns import Patterns
 from tests.fuzz.function_prelude import MARK, PRELUDE
-from tests.fuzz.function_settings import (
-    FRESHEST_FEATURES,
-    LATER_FEATURES,
-    LATEST_FEATURES,
-    NEWEST_FEATURES,
-    Settings,
-)
+from tests.fuzz.function_settings import LATER_FEATURES, Settings
 
 ENTRIES = ("function", "function", "function", "method", "closure", "module", "keywords")
 """How the program is called: as a function, a method, a closure over state, a module, or by keywords."""
@@ -33,15 +27,11 @@ class Writer(Patterns, Settings):
     def __init__(self, seed: int, later: bool = True) -> None:
         self.random = random.Random(seed)
         self.features = frozenset(f for f in FEATURES if self.random.random() < 0.6)
-        apart = random.Random(f"settings of {seed}")
-        self.settings = {f for f in LATER_FEATURES if later and apart.random() < 0.4}
-        latest = random.Random(f"latest settings of {seed}")
-        self.settings |= {f for f in LATEST_FEATURES if later and latest.random() < 0.25}
-        newest = random.Random(f"newest settings of {seed}")
-        self.settings |= {f for f in NEWEST_FEATURES if later and newest.random() < 0.2}
-        freshest = random.Random(f"freshest settings of {seed}")
-        self.settings |= {f for f in FRESHEST_FEATURES if later and freshest.random() < 0.2}
+        draws = {name: random.Random(f"{name} of {seed}") for name in LATER_FEATURES}
+        rows = LATER_FEATURES.items() if later else ()
+        self.settings = {f for name, (share, row) in rows for f in row if draws[name].random() < share}
         self.features |= self.settings
+        apart = draws["settings"]
         self.around = "checkpoint" if "checkpoints" in self.features and apart.random() < 0.4 else ""
         self.lines: list[str] = []
         self.indent = 0
