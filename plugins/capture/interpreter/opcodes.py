@@ -247,7 +247,7 @@ def unary(f: Frame, i: Instruction) -> None:
 @registry.instruction("UNARY_NOT", "TO_BOOL")
 def unary_not(f: Frame, i: Instruction) -> None:
     value, t = f.pop(), f.tracer
-    if f.negates_next():
+    if i.name == "TO_BOOL" and f.negates_next():
         f.push(value)
         return
     if i.name == "UNARY_NOT" and t.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
