@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Lazy, Tracer, Value
+from turret.plugins.capture.values.base import Lazy, Tracer, Unread, Value
 
 
 class Unchanged:
@@ -21,12 +21,12 @@ class Unchanged:
         variables = (v for f in t.call_stack.frames for v in (*f.locals, *f.stack))
         t.effects.watched = self.outer | _reachable([*held, *variables])
         self.count = t.effects.count
-        self.versions = [(v.fake, v.fake._version) for v in t.recorder.by_fake.values()]
+        self.versions = [(v.fake, t.recorder.versions.of(v.fake)) for v in t.recorder.by_fake.values()]
 
     def check(self, what: str, hint: str = "") -> None:
         """Raise ``Unsupported`` where any of it has changed; ``what`` is the function, for people."""
         self.t.effects.watched = self.outer
-        written = any(fake._version != version for fake, version in self.versions)
+        written = any(self.t.recorder.versions.of(fake) != version for fake, version in self.versions)
         if written or self.t.effects.count != self.count:
             raise Unsupported(f"{what} that {'writes to a tensor' if written else 'changes what'} existed before", hint)
 
@@ -41,7 +41,7 @@ def _reachable(pending: list[Any]) -> dict[int, Value]:
         elif type(value) is dict:
             pending += [*value.keys(), *value.values()]
         elif isinstance(value, Lazy):
-            pending.append(value.made)
+            pending += [] if isinstance(value, Unread) else [value.made]
         elif isinstance(value, Value) and id(value) not in found:
             found[id(value)] = value
             pending += [part for name, part in vars(value).items() if name not in _REAL]

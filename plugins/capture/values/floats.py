@@ -51,6 +51,9 @@ class Changing(Symbolic):
     def is_known(self) -> bool:
         return False
 
+    def is_ragged(self) -> bool:
+        return False
+
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         found = computed(t, operation, [self, other])
         return super().binary(t, operation, other, inplace) if found is None else found

@@ -60,6 +60,13 @@ def test_a_decision_on_a_float_is_a_guard():
     assert len(observed.recompiles) == 2  # the float changed; the decision changed
 
 
+def test_whether_a_decision_on_a_float_is_another_object_is_known():
+    def program(x, r):
+        return x + r if (x is None) is (r * 2 > 0.5) else x - r, (r > 0.05) is True
+
+    check(program, captures=5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     symbol=st.sampled_from([operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]),

@@ -80,6 +80,35 @@ def test_a_program_that_writes_is_one_graph_in_inference_mode(name):
     assert len(observed.graphs) == 1 and not observed.breaks
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@pytest.mark.parametrize("late", ["hook", "function"])
+def test_what_runs_in_the_backward_is_traced_beside_tensors_made_in_inference_mode(late):
+    def program(x):
+        with torch.inference_mode():
+            kept = x.detach() + 1
+        y = Doubled.apply(x) if late == "function" else x * 2
+        if late == "hook":
+            y.register_hook(lambda gradient: gradient * 3)
+        return y, kept
+
+    found = []
+    for function in (program, Observed(program)):
+        x = torch.ones(3, requires_grad=True)
+        y, kept = function(x)
+        y.sum().backward()
+        found.append((y.detach(), kept, kept.is_inference(), x.grad))
+    assert_same(*found)
+
+
 def test_memory_that_inputs_share_is_noticed_where_one_is_written_to():
     def program(x, y):
         x.add_(1)

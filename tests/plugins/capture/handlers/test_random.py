@@ -107,6 +107,15 @@ def set_back(x):
     return x * first - random.random()
 
 
+def under_a_gradient_hook(x):
+    state, y = random.getstate(), x.clone().requires_grad_()
+    drawn = random.random()
+    z = y * drawn
+    z.register_hook(lambda gradient: gradient * 3)
+    random.setstate(state)
+    return torch.autograd.grad(z.sum(), y)[0]
+
+
 def set_to_another(x):
     OWN.setstate(STATE)
     OTHER.setstate(OWN.getstate())
@@ -162,7 +171,7 @@ def handed_back(x):
 @pytest.mark.parametrize(
     "program",
     [
-        shuffled, seeded, order_of_a_seed, set_back, set_to_another, states_kept, made_and_kept, part_of, a_size,
+        shuffled, seeded, order_of_a_seed, set_back, under_a_gradient_hook, set_to_another, states_kept, made_and_kept, part_of, a_size,
         a_permutation, refused, seeded_by_chance, handed_back,
     ],
 )  # fmt: skip
