@@ -43,14 +43,20 @@ class AutogradRegion:
 
     def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
         given = {n for n in self.arguments if n is not None}
-        return _named(self.name).apply(
-            self, *(v if n in given or not isinstance(v, torch.Tensor) else v.detach() for n, v in enumerate(inputs))
-        )
+        operands = [v if n in given or not isinstance(v, torch.Tensor) else v.detach() for n, v in enumerate(inputs)]
+        return _named(self.name).apply(self, *operands, *(inputs[n] for n in self.given_again))
+
+    @functools.cached_property
+    def given_again(self) -> tuple[int, ...]:
+        """The inputs of arguments that are one of those before: autograd adds up what they get, in its own order."""
+        tensors = [n for n in self.arguments if n is not None]
+        return tuple(n for position, n in enumerate(tensors) if n in tensors[:position])
 
 
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: AutogradRegion, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        inputs = inputs[: len(inputs) - len(region.given_again)]
         results = region.forward(*inputs)
         outputs, saved = results[: region.outputs], results[region.outputs :]
         ctx.region, ctx.inputs = region, len(inputs)
@@ -74,6 +80,7 @@ class _Apply(torch.autograd.Function):
         if region.failure is not None:
             fail = torch.ops.turret.fail.default
             wanted = [f if n in region.arguments else None for n, f in enumerate(ctx.forms)]
+            wanted += [ctx.forms[n] for n in region.given_again]
             return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
         if hasattr(ctx, "versions"):
             require(all(version_of(saved[n]) == version for n, version in ctx.versions.items()), lambda: _CHANGED)
@@ -81,11 +88,14 @@ class _Apply(torch.autograd.Function):
             tensors = iter(ctx.saved_tensors)
             saved = [next(tensors) if n in region.checked else v for n, v in enumerate(saved)]
         made = region.backward(*gradients, *saved)
-        found: list[Any] = [None] * ctx.inputs
+        found: dict[int, Any] = {}
+        again: list[Any] = []
         for number, gradient in zip(region.arguments, made, strict=True):
-            if number is not None and gradient is not None:
-                found[number] = gradient if found[number] is None else found[number] + gradient
-        return None, *found
+            if number in found:
+                again.append(gradient)
+            elif number is not None:
+                found[number] = gradient
+        return None, *map(found.get, range(ctx.inputs)), *again
 
 
 @functools.lru_cache

@@ -146,6 +146,29 @@ def test_one_tensor_as_two_arguments_collects_both_gradients():
     check(lambda x: Scaled.apply(x, x, 2.0)[0], leaf(4), run=False)
 
 
+def test_gradients_of_an_argument_given_twice_are_added_up_in_eagers_order():
+    first, second, third = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * first, gradient * second
+
+    def program(x):
+        return Twice.apply(x, x).sum() + (x * third).sum()
+
+    found = []
+    for function in (program, turret.compile(program, backend="eager")):
+        x = torch.zeros(1000, requires_grad=True)
+        function(x).backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+
+
 def test_a_context_set_up_apart():
     check(lambda x: Clamped.apply(x * 2, 0.1), leaf(3, 4), run=False)
 
