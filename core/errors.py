@@ -72,7 +72,12 @@ class RecompileError(TurretError, RuntimeError):
 
 
 class UnsupportedError(TurretError):
-    """A stage met a program that it cannot compile; the pipeline then falls back to eager."""
+    """A stage met a program that it cannot compile; the pipeline then falls back to eager.
+
+    ``call`` is the node of the captured graph that it is about, by its name, where it is about one.
+    """
+
+    call: str | None = None
 
 
 class VerificationError(TurretError):
@@ -128,6 +133,11 @@ class StageError(TurretError):
         self.plugin, self.reason, self.hint = plugin, reason, hint
         message = f"stage {stage!r} (plugin {plugin}) failed: {reason}"
         super().__init__(message + (f"\n  {hint}" if hint else ""))
+
+    @property
+    def refused_call(self) -> str | None:
+        """The node of the captured graph whose call the stage refused, by its name; None where it failed otherwise."""
+        return self.__cause__.call if isinstance(self.__cause__, UnsupportedError) else None
 
 
 def warn(message: str) -> None:

@@ -88,6 +88,7 @@ class CapturedGraph:
     ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
     more for some alone; None: all that are differentiable.
     ``gradient_buckets``: gradients of some inputs are sent to other processes while others are computed; None: not.
+    ``can_break``: who captured it can leave out a call, and all that follows it, if a stage says that it refuses it.
     """
 
     module: fx.GraphModule
@@ -101,6 +102,7 @@ class CapturedGraph:
     steady_inputs: frozenset[int] = frozenset()
     tangents: tuple[int, ...] | None = None
     gradient_buckets: GradientBuckets | None = None
+    can_break: bool = False
 
     def __str__(self) -> str:
         fields = {

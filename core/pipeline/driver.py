@@ -46,7 +46,7 @@ def _compile_with_key(
         with pipeline.failures("pipeline"), devices_of(manager):
             return _compile(pipeline, captured, keep_graph)
     except StageError as error:
-        if pipeline.policy.raises():
+        if pipeline.policy.raises() or (captured.can_break and error.refused_call is not None):
             raise
         pipeline.policy.report_fallback(error)
         return eagerly(captured.module), None

@@ -70,11 +70,15 @@ class CapturedRun:
                 continue
             recorder.enter_call(node, outer)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            if _changes_view(node, args, inputs):
-                _replace(values, args[0], getattr(args[0], str(node.target)[:-1])(*args[1:], **kwargs))
-                values[node] = values[node.args[0]]
-            else:
-                values[node] = self._call(module, node, args, dict(kwargs))
+            try:
+                if _changes_view(node, args, inputs):
+                    _replace(values, args[0], getattr(args[0], str(node.target)[:-1])(*args[1:], **kwargs))
+                    values[node] = values[node.args[0]]
+                else:
+                    values[node] = self._call(module, node, args, dict(kwargs))
+            except UnsupportedError as refusal:
+                refusal.call = node.name  # the outermost module's at last
+                raise
             if replays is not None:
                 replays.leave(position, values)
             for done in last_user.get(node, ()):

@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.fakes.sizes import same_size
+from turret.graph.overlap import memory_refusal
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -53,6 +54,8 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
+        if (refusal := memory_refusal(func, args, named)) is not None:
+            raise RuntimeError(f"{refusal}, which eager refuses")
         ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
         return self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
 

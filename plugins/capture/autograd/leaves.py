@@ -106,7 +106,9 @@ class _Found:
 
     def unsupported(self, reason: str) -> Unsupported:
         """A break at the call that made the leaf: Python makes it, and what follows finds it."""
-        step = self.t.recorder.leaf_steps.get(self.start, NOWHERE)
+        makes_one = self.start.target == "requires_grad_" or "requires_grad" in self.start.kwargs
+        made_at = self.t.recorder.made_at.get(self.start.name) if makes_one else None
+        step = NOWHERE if made_at is None else made_at[0]
         return Unsupported(f"a leaf of autograd that matters outside of the graph, and that {reason}", step=step)
 
     def check_gradient(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from turret.errors import CaptureError, is_internal
+from turret.errors import CaptureError, StageError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource, Source
@@ -147,9 +147,13 @@ def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop:
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
         return None
-    if step <= NOWHERE or settings.fullgraph or stances.breaks_are_errors():
+    if step <= NOWHERE or _never_breaks(settings):
         return None
     return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor), _needs_floats(error))
+
+
+def _never_breaks(settings: Settings) -> bool:
+    return settings.fullgraph or stances.breaks_are_errors()
 
 
 def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
@@ -340,6 +344,13 @@ class _Attempt:
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
             tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
+        runs = bool(tracer.recorder.calls or r.outputs)
+        if runs:
+            inputs = self.close_graph(outputs)
+            r.scope["graph"], key = self.compile_graph(inputs)
+            self.settings.graphs += 1
+        else:
+            inputs, key = [], None
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
                 self.settings.obstacle = f"{self.stop.reason} (at {_location_in_program(self.stop.stack)})"
@@ -348,13 +359,6 @@ class _Attempt:
             )
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
-        runs = bool(tracer.recorder.calls or r.outputs)
-        if runs:
-            inputs = self.close_graph(outputs)
-            r.scope["graph"], key = self.compile_graph(inputs)
-            self.settings.graphs += 1
-        else:
-            inputs, key = [], None
         check_marks(tracer)
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
@@ -395,15 +399,30 @@ class _Attempt:
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
             gradient_buckets=gradient_buckets(tracer, inputs) if self._cuts_at_buckets() else None,
+            can_break=not _never_breaks(self.settings),
         )
-        storing, key = self.settings.storing, None
-        with program_put_aside():
-            if storing is None:
-                function = self.settings.compile_graph(captured)
-            else:
-                function, key = storing.with_key(captured)
+        try:
+            function, key = self._compiled(captured)
+        except StageError as error:
+            name = error.refused_call
+            if not captured.can_break or name is None:
+                raise
+            if name in tracer.recorder.made_at:
+                raise self._break_before(name, error) from None
+            function, key = self._compiled(attrs.evolve(captured, can_break=False))
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
+
+    def _compiled(self, captured: CapturedGraph) -> tuple[Any, str | None]:
+        storing = self.settings.storing
+        with program_put_aside():
+            return (self.settings.compile_graph(captured), None) if storing is None else storing.with_key(captured)
+
+    def _break_before(self, name: str, error: StageError) -> Unsupported:
+        """A break before a call of the graph that a stage refuses: most of these eager refuses too, and in their place
+        among the effects of the frame."""
+        step, self.tracer.call_stack.failed = self.tracer.recorder.made_at[name]
+        return Unsupported(f"a call that stage {error.stage!r} does not compile: {error.__cause__}", step=step)
 
     def _cuts_at_buckets(self) -> bool:
         return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets

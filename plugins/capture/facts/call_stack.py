@@ -106,9 +106,10 @@ class CallStack:
         frame = self.frames[-1]
         return f"{frame.code.co_filename}:{frame.line()}"
 
-    def text(self) -> str:
-        """The stack in the form of a traceback."""
-        return "".join(_line_text(f.code, f.line()) for f in self.frames)
+
+def as_text(lines: Lines) -> str:
+    """A stack in the form of a traceback."""
+    return "".join(_line_text(code, line) for code, line in lines)
 
 
 _line_cache: weakref.WeakKeyDictionary[types.CodeType, dict[int, str]] = weakref.WeakKeyDictionary()

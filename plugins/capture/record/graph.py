@@ -37,6 +37,7 @@ from turret.hooks.devices import HOST
 from turret.hooks.registration.blame import blamed
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
@@ -227,8 +228,8 @@ class GraphRecorder:
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.resized_data: list[fx.Node] = []
         self.calls = 0
-        self.leaf_steps: dict[fx.Node, int] = {}
-        """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
+        self.made_at: dict[str, tuple[int, Lines]] = {}
+        """Of calls, by their nodes' names: the step of the root frame and the lines that they were made in."""
         self.freed = FreedGraphs()
         self.tags: dict[str, Any] = {}
         self.regions = 0
@@ -605,9 +606,10 @@ class GraphRecorder:
         node.meta["example_value"] = example
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
-        node.meta["stack_trace"] = self.t.call_stack.text()
-        if target == "requires_grad_" or "requires_grad" in kwargs:
-            self.leaf_steps[node] = self.t.call_stack.step
+        lines = self.t.call_stack.lines()
+        node.meta["stack_trace"] = as_text(lines)
+        if self.graph is self.root_graph:
+            self.made_at[node.name] = self.t.call_stack.step, lines
         if op != "call_method" or target != "size":
             self.calls += 1
         return node

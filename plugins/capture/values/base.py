@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from turret.frames.class_members import ABSENT, class_member, member_owner
 from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
-from turret.plugins.capture.facts.call_stack import CallStack
+from turret.plugins.capture.facts.call_stack import CallStack, Lines
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.facts.guards import Guards
 from turret.plugins.capture.facts.known_data import KnownData
@@ -385,7 +385,7 @@ class Recorder(Protocol):
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
     resized_data: list[fx.Node]
     freed: Any
-    leaf_steps: dict[fx.Node, int]
+    made_at: dict[str, tuple[int, Lines]]
     devices: list[torch.device]
     tags: dict[str, Any]
     calls: int

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.graph.ops.functional_ops import tensor_arguments
-from turret.plugins.joint.ops.overlap import Overlap, refused_by_eager, sharing
+from turret.graph.overlap import Overlap, refused_by_eager, sharing
 
 aten = torch.ops.aten
 

