@@ -31,11 +31,11 @@ from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.exceptions import caught
 from turret.plugins.capture.values.functions import Function, Known, LocalFunction, Method, Partial
-from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, Zip
+from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, ReversedIterator, Zip
 from turret.plugins.capture.values.mappings import Dict, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import Instance, InstanceDict, Super, slot_hash
-from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
+from turret.plugins.capture.values.sequences import Deque, List, Range, Sequence, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
@@ -401,6 +401,8 @@ def reversed_(t: Tracer, value: Value) -> Value:
     kind = value.type()
     if member_owner(kind, "__reversed__") is None and member_owner(kind, "__getitem__") is None:
         raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
+    if isinstance(value, Sequence) and not isinstance(value, Deque):
+        return ReversedIterator(value)
     return ItemsIterator(value.unpack(t)[::-1])
 
 

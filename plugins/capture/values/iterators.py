@@ -60,8 +60,42 @@ class SequenceIterator(Iterator):
         if self.position:
             if type(self.sequence).__name__ == "Deque":
                 raise Unsupported("a graph break while iterating over a deque")
-            r.after_effects(f"{name}.__setstate__({self.position})")  # no further than the list is long by then
+            r.after_effects(f"{r.constant(set_position)}({name}, {r.load(self.sequence)}, {self.position})")
         return name
+
+
+class ReversedIterator(Iterator):
+    """``reversed`` of a sequence that may change while it is iterated over."""
+
+    def __init__(self, sequence: Any) -> None:
+        self.sequence, self.position = sequence, len(sequence.items) - 1
+        self.is_of_list = issubclass(sequence.type(), list)
+        self.kind = type(reversed([])) if self.is_of_list else reversed
+
+    def next(self, t: Tracer) -> Value:
+        items = self.sequence.items
+        if not 0 <= self.position < len(items):
+            self.sequence = _EMPTY
+            raise t.raised(StopIteration)
+        self.position -= 1
+        return items[self.position + 1]
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if self.sequence is _EMPTY:
+            return r.assign(f"{r.constant(reversed)}({'[]' if self.is_of_list else '()'})")
+        name = r.assign(f"{r.constant(reversed)}({r.load(self.sequence)})")
+        r.after_effects(f"{r.constant(set_position)}({name}, {r.load(self.sequence)}, {self.position})")
+        return name
+
+
+def set_position(iterator: Any, items: Any, position: int) -> None:
+    """Set the position of an iterator over a list or tuple, where the list is shorter than that by now, too."""
+    missing = [None] * (position + 1 - len(items)) if isinstance(items, list) else []
+    if missing:  # past the end the iterator would be set to it, and see what is appended from there on
+        list.extend(items, missing)
+    iterator.__setstate__(position)
+    if missing:
+        list.__delitem__(items, slice(-len(missing), None))
 
 
 class _Empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import operator
 import sys
 import types
@@ -12,8 +13,8 @@ from typing import Any
 from turret.frames.sources import DictSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop, spelled
-from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import folded
+from turret.plugins.capture.values.iterators import Iterator
+from turret.plugins.capture.values.sequences import Tuple, folded
 
 
 def is_among(t: Tracer, item: Value, others: Iterable[Value]) -> bool:
@@ -290,28 +291,52 @@ class Dict(Value):
             r.effect(f"{held}.{attribute} = {r.load(value)}")
 
 
-class DictIterator(ItemsIterator):
+class DictIterator(Iterator):
     """Over keys, values or items of a dict; notices that the dict changed its size."""
 
     def __init__(self, owner: Dict, part: str) -> None:
-        super().__init__(view_items(owner, part))
-        self.owner, self.size = owner, len(owner.items)
+        self.owner, self.part, self.order, self.position = owner, part, list(owner.items), 0
+        self.is_at_end = False
+        self.kind = type(iter(DictView(owner, part).like()))
 
     def next(self, t: Tracer) -> Value:
-        if len(self.owner.items) != self.size:
+        if self.is_at_end:
+            raise t.raised(StopIteration)
+        if len(self.owner.items) != len(self.order):
             raise t.raised(RuntimeError, "dictionary changed size during iteration")
-        return super().next(t)
+        if self.position == len(self.order):
+            self.check_order()
+            self.is_at_end = True
+            raise t.raised(StopIteration)
+        key = self.order[self.position]
+        if key not in self.owner.items or next(reversed(self.owner.items)) != self.order[-1]:
+            self.check_order()
+        self.position += 1
+        return _shown(self.owner.items[key], self.part)
+
+    def check_order(self) -> None:
+        """Refuse where keys have gone and others came: how the interpreter goes on depends on its table."""
+        if list(self.owner.items) != self.order:
+            raise Unsupported("a dict of which keys change while it is iterated over")
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if self.is_at_end:
+            return r.assign(f"{r.constant(iter)}(())")
+        self.check_order()
+        name = r.assign(f"{r.constant(iter)}({r.load(self.owner)}.{self.part}())")
+        if self.position:
+            r.after_effects(f"{r.constant(next)}({r.constant(itertools.islice)}({name}, {self.position - 1}, None))")
+        return name
 
 
 def view_items(owner: Dict, part: str) -> list[Value]:
     """What a view shows, in order."""
-    from turret.plugins.capture.values.sequences import Tuple
+    return owner.keys() if part == "keys" else [_shown(pair, part) for pair in owner.items.values()]
 
-    if part == "keys":
-        return owner.keys()
-    if part == "values":
-        return [v for _, v in owner.items.values()]
-    return [Tuple([k, v]) for k, v in owner.items.values()]
+
+def _shown(pair: tuple[Value, Value], part: str) -> Value:
+    """What a view shows of a key and its value."""
+    return Tuple(list(pair)) if part == "items" else pair[part == "values"]
 
 
 class DictView(Value):
@@ -321,8 +346,12 @@ class DictView(Value):
         self.owner, self.part, self.source = owner, part, source
 
     def type(self) -> type:
+        return type(self.like())
+
+    def like(self) -> Any:
+        """A view of this class, of an empty dict."""
         base: type = collections.OrderedDict if self.owner.kind is collections.OrderedDict else dict
-        return type(getattr(base(), self.part)())
+        return getattr(base(), self.part)()
 
     def iterate(self, t: Tracer) -> Value:
         return DictIterator(self.owner, self.part)
