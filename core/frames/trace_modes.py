@@ -37,8 +37,14 @@ from turret.torch_compat.modes import (
     set_grad_enabled,
 )
 
-WROTE_NOTHING = "__turret_wrote_nothing__"
-"""An attribute of errors that ended a call before it wrote to anything."""
+
+class _Latest(threading.local):
+    """The latest error that ended a graph that ran eagerly before it wrote to anything, by its id."""
+
+    error: int | None = None
+
+
+_latest = _Latest()
 
 
 def _with_autocast_keys() -> list[str]:
@@ -265,8 +271,7 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
         except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
-            if not watch.wrote():
-                setattr(error, WROTE_NOTHING, True)
+            note_writes(error, watch.wrote())
             raise
 
     return run
@@ -311,9 +316,17 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and has_storage(tensor)
 
 
+def note_writes(error: BaseException, wrote: bool) -> None:
+    """Remember of an error under way whether the graph that it ends wrote to any of its inputs."""
+    _latest.error = None if wrote else id(error)
+
+
 def wrote_nothing(error: BaseException) -> bool:
-    """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs."""
-    return getattr(error, WROTE_NOTHING, False)
+    """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs.
+
+    To be asked before anything else runs that may raise.
+    """
+    return _latest.error == id(error)
 
 
 def autocast_disabled() -> contextlib.AbstractContextManager[Any]:

@@ -19,7 +19,7 @@ import attrs
 import torch
 from torch import fx
 
-from turret.frames.trace_modes import WROTE_NOTHING, mode_values
+from turret.frames.trace_modes import mode_values, note_writes
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import output_nodes
 from turret.hooks.products import CapturedGraph
@@ -250,7 +250,7 @@ class _Step:
         except Exception as error:
             if not self.behind_write:
                 raise
-            setattr(error, WROTE_NOTHING, False)
+            note_writes(error, True)
             raise error.with_traceback(None) from None  # the plan that it came out of wrote to no input
         for slot, value in zip(self.made, found, strict=True):
             values[slot] = value

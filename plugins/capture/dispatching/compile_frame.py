@@ -344,6 +344,8 @@ class _Attempt:
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
             tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
+        for message in tracer.blocks.report():
+            self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.recorder.calls or r.outputs)
         if runs:
             inputs = self.close_graph(outputs)
@@ -357,14 +359,12 @@ class _Attempt:
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
-        for message in tracer.blocks.report():
-            self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         check_marks(tracer)
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
         r.scope["at_line"] = at_line
-        again = failures.leaves_no_trace(tracer.recorder.graph.nodes)
+        again = failures.leaves_no_trace(tracer.recorder.root_module, tracer.recorder.graph)
         writes = tracer.recorder.versions.changed(tracer.recorder.inputs)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)

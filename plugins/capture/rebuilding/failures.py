@@ -10,43 +10,68 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
+from torch import fx
 
 from turret.errors import TurretError, warn
 from turret.frames import frame_hook
 from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.frames.trace_modes import wrote_nothing
 from turret.graph.freed_graphs import note_freed
+from turret.graph.wrapper_tensors import Unwrap, Wrap
 from turret.plan.executor import left_inputs_as_they_were
-from turret.torch_compat.operators.ops import OpOverload, OpOverloadPacket
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from turret.hooks.context import CompileContext
 
 _FINAL = (MemoryError, torch.OutOfMemoryError, TurretError)
 """What Python would raise as well, or is not the program's."""
 _EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
 """Exceptions by which Python code goes its way; what an operation on tensors raises is none of them."""
+_OF_GRAPHS = frozenset(("tag_activation_checkpoint", "cond", "while_loop", "map", "map_impl", "scan", "flex_attention"))
+"""Higher-order operators that do what graphs among their arguments do."""
 _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 
 
-def leaves_no_trace(nodes: Iterable[fx.Node]) -> bool:
-    """Whether a graph that raised has changed nothing but its inputs, except for random numbers drawn."""
-    return all(_is_plain(node.target) for node in nodes if node.op == "call_function")
+def leaves_no_trace(root: torch.nn.Module, graph: fx.Graph) -> bool:
+    """Whether a graph of ``root`` that raised has changed nothing but its inputs, except for random numbers drawn."""
+    pending = [(root, graph)]
+    while pending:
+        owner, graph = pending.pop()
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                parts = [operator.attrgetter(str(node.target))(owner)]
+            elif node.op == "call_function":
+                parts = _parts(node.target)
+                if not (_is_plain(node.target) or any(isinstance(p, fx.GraphModule) for p in parts)):
+                    return False
+            else:
+                continue
+            pending += [(part, part.graph) for part in parts if isinstance(part, fx.GraphModule)]
+    return True
+
+
+def _parts(target: Any) -> list[Any]:
+    """What a function of a node is made of that is a class of capture's own: graphs, for one."""
+    kind = type(target)
+    return [getattr(target, field.name) for field in attrs.fields(kind)] if attrs.has(kind) else []
 
 
 def _is_plain(target: Any) -> bool:
     """Whether a node's function is torch's own and acts on its arguments alone (no custom op, no collective)."""
+    if isinstance(target, HigherOrderOperator):
+        return target._name in _OF_GRAPHS
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).split(".")[0] in ("aten", "prims")
-    if target is note_freed:  # which autograd's graph alone learns of
+    if target is note_freed or isinstance(target, (Unwrap, Wrap)):  # autograd's graph alone learns of the first
         return True
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
     functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)

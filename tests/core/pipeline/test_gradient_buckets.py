@@ -120,7 +120,7 @@ def test_no_cut_lies_between_a_tensor_and_a_write_to_it_nor_inside_of_another_mo
 
 
 def test_an_error_behind_a_write_to_an_input_is_not_taken_for_one_that_left_inputs_alone():
-    from turret.frames.trace_modes import wrote_nothing
+    from turret.frames.trace_modes import note_writes, wrote_nothing
 
     def program(x, counts, first, second):
         y = x @ first
@@ -134,7 +134,7 @@ def test_an_error_behind_a_write_to_an_input_is_not_taken_for_one_that_left_inpu
 
     def fails(*args):
         error = ValueError("later")
-        error.__turret_wrote_nothing__ = True
+        note_writes(error, False)
         raise error
 
     with pytest.raises(ValueError, match="later") as raised:

@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
@@ -56,6 +57,73 @@ def test_handlers_of_the_program_see_what_an_operation_raises():
     for index in (torch.tensor([0, 1]), torch.tensor([0, 7])):
         assert_same(run(observed, index), run(program, index))
     assert len(observed.graphs) == 1
+
+
+def doubled(x, n):
+    return (x * n).sum() + x
+
+
+WITH_REGIONS = {
+    "checkpoint": lambda x: checkpoint(doubled, x, 2, use_reentrant=False),
+    "checkpoint with a context": lambda x: checkpoint(
+        doubled, x, 2, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts([])
+    ),
+    "function": lambda x: Twice.apply(x),
+    "vmap": lambda x: torch.vmap(lambda v: v * 2)(x),
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda v: v * 2, lambda v: v * 3, (x,)),
+    "wrapper": lambda x: Logged(x.detach() * 2) + 1,
+}
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Logged(torch.Tensor):
+    """A wrapper of one tensor."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Logged(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        made = op(*(v.inner if isinstance(v, cls) else v for v in args), **(kwargs or {}))
+        return cls(made) if isinstance(made, torch.Tensor) else made
+
+
+@pytest.mark.parametrize("region", WITH_REGIONS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_graph_of_several_graphs_raises_from_the_program_s_line(region, grad):
+    def program(x, index, log):
+        log.append("before")
+        y = WITH_REGIONS[region](x)
+        log.append("between")
+        return y, torch.gather(x, 0, index)
+
+    observed, found = Observed(program), []
+    observed(torch.ones(3, requires_grad=grad), torch.tensor([0]), [])
+    for function in (observed, program):
+        log: list = []
+        (how, error) = outcome(function, (torch.ones(3, requires_grad=grad), torch.tensor([9]), log), {})
+        found.append((how, type(error), vars(error), log))
+    assert found[0] == found[1] and found[0][3] == ["before", "between"]
 
 
 def test_behind_a_graph_break_the_rest_of_the_frame_runs_as_python():
