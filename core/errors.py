@@ -74,10 +74,12 @@ class RecompileError(TurretError, RuntimeError):
 class UnsupportedError(TurretError):
     """A stage met a program that it cannot compile; the pipeline then falls back to eager.
 
-    ``call`` is the node of the captured graph that it is about, by its name, where it is about one.
+    ``call`` is the node of the captured graph that it is about, by its name, where it is about one that Python can
+    make in its place; ``is_of_control_flow``: it came up within a branch or the body of a loop of the graph.
     """
 
     call: str | None = None
+    is_of_control_flow: bool = False
 
 
 class VerificationError(TurretError):

@@ -77,7 +77,7 @@ class CapturedRun:
                 else:
                     values[node] = self._call(module, node, args, dict(kwargs))
             except UnsupportedError as refusal:
-                refusal.call = node.name  # the outermost module's at last
+                _note_call(refusal, node)
                 raise
             if replays is not None:
                 replays.leave(position, values)
@@ -133,6 +133,17 @@ class CapturedRun:
         return self._run(
             module, _positional(module, args, kwargs or {}), {**self.tracer.recorder.provenance, **(tags or {})}
         )
+
+
+def _note_call(refusal: UnsupportedError, node: fx.Node) -> None:
+    """Say which call was refused: of nested ones each in turn, so that it is the outermost module's at last.
+
+    Eager's control flow calls torch's compiler, so that no Python takes its place.
+    """
+    target = node.target
+    if isinstance(target, HigherOrderOperator) and target._name != "tag_activation_checkpoint":
+        refusal.is_of_control_flow = True
+    refusal.call = None if refusal.is_of_control_flow else node.name
 
 
 _LAYOUT_CHANGES = frozenset(("as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))

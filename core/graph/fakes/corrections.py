@@ -14,9 +14,9 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
 
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
+from turret.graph.fakes.overlap import memory_refusal
 from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.fakes.sizes import same_size
-from turret.graph.overlap import memory_refusal
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling

@@ -10,8 +10,9 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.graph.fakes.sizes import is_dense, same_places, same_sizes
+from turret.graph.fakes.sizes import is_backed, is_dense, same_places, same_sizes
 from turret.graph.op_traits import is_mutating_op, size_hint, written_tensors
 from turret.torch_compat.trees import pytree
 
@@ -86,21 +87,23 @@ def memory_refusal(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> s
     """
     if not _checks_memory(op):
         return None
-    written = [v for v in written_tensors(op, args, kwargs) if v.layout is torch.strided]
+    written = [v for v in written_tensors(op, args, kwargs) if _is_placed(v)]
     if op not in _WRITE_WHERE_SEVERAL_LIE and any(map(_is_expanded, written)):
         return f"{op} writes to a tensor several of whose elements are one place in memory"
-    if op in _TAKE_WHAT_THEY_WRITE:
+    if op in _TAKE_WHAT_THEY_WRITE or not written:
         return None
-    given = [v for v in pytree.tree_leaves((args, dict(kwargs))) if isinstance(v, torch.Tensor)]
-    read = [v for v in given if v.layout is torch.strided and all(v is not target for target in written)]
-    for target in written:
-        memory = target.untyped_storage()._cdata
-        for value in read:
-            if value.untyped_storage()._cdata != memory:
-                continue
-            if refused_by_eager(target, value) or (op in _TAKE_NOTHING_THAT_THEY_WRITE and _are_one(target, value)):
-                return f"{op} writes to memory that another of its arguments shares"
+    given = pytree.tree_leaves((args, dict(kwargs)))
+    read = [v for v in given if _is_placed(v) and all(v is not target for target in written)]
+    if any(_refuses(op, target, value) for target in written for value in read):
+        return f"{op} writes to memory that another of its arguments shares"
     return None
+
+
+def _refuses(op: Any, target: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether an op does not write to a tensor where it reads another, which may lie in the same memory."""
+    if target.untyped_storage()._cdata != value.untyped_storage()._cdata:
+        return False
+    return refused_by_eager(target, value) or (op in _TAKE_NOTHING_THAT_THEY_WRITE and _are_one(target, value))
 
 
 @functools.cache
@@ -110,6 +113,13 @@ def _checks_memory(op: Any) -> bool:
         return False
     with_results = not op._schema.arguments[0].is_write
     return not with_results or torch.Tag.pointwise in op.tags or op in _CHECKED_WITH_RESULTS
+
+
+def _is_placed(value: Any) -> bool:
+    """Whether an argument is a tensor of which the sizes at hand say where it lies, and not data."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return is_backed(value) and not free_unbacked_symbols(value.storage_offset())
 
 
 def _are_one(one: torch.Tensor, other: torch.Tensor) -> bool:

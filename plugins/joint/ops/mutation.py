@@ -11,8 +11,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
+from turret.graph.fakes.overlap import Overlap, refused_by_eager, sharing
 from turret.graph.ops.functional_ops import tensor_arguments
-from turret.graph.overlap import Overlap, refused_by_eager, sharing
 
 aten = torch.ops.aten
 

@@ -9,9 +9,9 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
+from turret.graph.fakes.overlap import refused_by_eager
 from turret.graph.fakes.sizes import same_sizes
 from turret.graph.ops.functional_ops import bound_arguments, functional_op
-from turret.graph.overlap import refused_by_eager
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
 from turret.plugins.joint.tracer import JointTracer
 from turret.plugins.joint.views import contiguous, reshape, steps_from_base

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from turret.graph.fakes.overlap import Overlap, sharing
 from turret.graph.ops.functional_ops import bound_arguments
-from turret.graph.overlap import Overlap, sharing
 from turret.plugins.joint.ops.mutation import tensors_of_call
 from turret.plugins.joint.tracer import JointTracer, Rule
 from turret.torch_compat.operators.ops import OpOverloadPacket

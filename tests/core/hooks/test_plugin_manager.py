@@ -180,7 +180,9 @@ def test_the_frames_of_a_failed_compilation_end_with_it():
             return weakref.ref(kept)
 
     options = {"on_error": "fallback"}
-    compiled = turret.compile(lambda x, n: torch.slice_scatter(x, x.narrow(0, 0, 1), 0, n, n + 1), options=options)
+    compiled = turret.compile(
+        lambda x, n: torch.slice_scatter(x, x.narrow(0, 0, 1), 0, n, n + 1), fullgraph=True, options=options
+    )
     x = torch.rand(1, 7)
     compiled(x, 0)
     gc.collect()

@@ -100,7 +100,8 @@ def test_a_write_with_gradients_through_memory_outside_of_a_view_is_refused():
         return r + 1
 
     with pytest.raises(StageError, match="as_strided of a view"):
-        turret.compile(function, options={"cache": False, "on_error": "raise"})(torch.randn(4, 6, requires_grad=True))
+        strict = turret.compile(function, fullgraph=True, options={"cache": False, "on_error": "raise"})
+        strict(torch.randn(4, 6, requires_grad=True))
 
 
 def test_a_scatter_outside_of_memory_is_an_error():

@@ -84,7 +84,7 @@ def test_what_is_chosen_from_nothing_raises_eagers_error(choice):
     def program(x, n):
         return x + 1, CHOICES[choice](x[n : n + 1])
 
-    compiled = turret.compile(program)
+    compiled = turret.compile(program, fullgraph=True)
     for size, n in ((11, -8), (22, -7), (5, 2)):
         x = torch.arange(float(size))
         torch.testing.assert_close(tuple(compiled(x, n)), tuple(program(x, n)))

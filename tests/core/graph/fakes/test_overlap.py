@@ -13,7 +13,7 @@ import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import UnsupportedError
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
-from turret.graph.overlap import Overlap, overlap
+from turret.graph.fakes.overlap import Overlap, overlap
 
 ELEMENTS = 60
 

@@ -7,7 +7,7 @@ import pytest
 
 from turret.plugins.capture.errors import AskedFor, Raised, Unsupported
 from turret.plugins.capture.facts import call_stack
-from turret.plugins.capture.facts.call_stack import CallStack
+from turret.plugins.capture.facts.call_stack import CallStack, as_text
 
 
 @attrs.define(eq=False)
@@ -29,10 +29,10 @@ def entered(*frames: Running) -> CallStack:
 
 
 def test_the_place_is_the_innermost_line_and_the_text_names_all_lines():
-    assert CallStack().location() == "" and CallStack().text() == ""
+    assert CallStack().location() == "" and as_text(CallStack().lines()) == ""
     stack = entered(Running(1), Running(3))
     assert stack.location() == f"{__file__}:3"
-    first, quoted, second, *_ = stack.text().splitlines()
+    first, quoted, second, *_ = as_text(stack.lines()).splitlines()
     assert first == f'  File "{__file__}", line 1, in <module>' and quoted == '    """' + __doc__ + '"""'
     assert second == f'  File "{__file__}", line 3, in <module>'
 
