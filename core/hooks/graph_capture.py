@@ -133,9 +133,10 @@ class Recording(abc.ABC):
         """Queue all of it on a stream."""
 
     def replay_as(self, launch: Callable[[], object], stream: int) -> str:
-        """Queue it with the grids and arguments of what ``launch`` launches, kernels of plans all of it.
+        """Queue it with the grids and arguments of what ``launch`` launches: kernels of plans and copies of bytes.
 
-        The launches of ``launch`` (this thread's, on the device that it was recorded on) are not queued themselves:
+        The launches of ``launch`` (this thread's, on the device that it was recorded on) are not queued themselves, nor
+        are its copies by ``Device.byte_copier``:
         they are written over the nodes, the first over the first, and the recording is queued on the stream.  Gives why
         they are not the ones that were recorded, with other sizes and memory; nothing is queued then.  What ``launch``
         raises comes out, and the next replay writes all of it anew.  Calls of several threads follow one another.

@@ -74,8 +74,9 @@ class Work(abc.ABC):
     ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
     ``float_inputs``: inputs that are floats, which are no part of the size key.  ``states``: inputs that may lie on the
     host.  ``visible_outputs``: how many outputs, the first ones, the user's program sees (None: all); the others are
-    saved for a backward.  ``one_size``: why a recording is right for its sizes alone; empty where it can be written
-    anew for others, by ``launch``.
+    saved for a backward.  ``copied_into``: inputs that ``launch`` copies bytes to, one for each copy: autograd
+    counts them as it does in a call.  ``one_size``: why a recording is right for its sizes alone; empty where it can be
+    written anew for others, by ``launch``.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Work(abc.ABC):
     float_inputs: tuple[int, ...] = ()
     states: GeneratorStates = GeneratorStates()
     visible_outputs: int | None = None
+    copied_into: tuple[int, ...] = ()
     one_size: str = "it has no dynamic sizes"
 
     @abc.abstractmethod

@@ -7,6 +7,7 @@ on to its end and raises all of it.  The recording fake runs the same checks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -285,6 +286,32 @@ def few_recordings_serve_calls_of_any_sizes(place: Place) -> list[str]:
     return [f"{told.replays} replays of several sizes by {told.recordings} recordings of {told.nodes} nodes"]
 
 
+def copies_are_written_anew_for_any_size(place: Place) -> list[str]:
+    """Copies of bytes by the device's copier are nodes that a replay gives other addresses and other lengths."""
+    device = place.plugins[0].device if place.plugins else device_for(place.device.type)
+    copy, pool = device.byte_copier(0), place.graphs.pool(0)
+    assert copy is not None
+
+    def run(tensors: Sequence[Tensor], nbytes: int) -> None:
+        for source, target in itertools.pairwise(tensors):
+            assert copy(target.data_ptr(), source.data_ptr(), nbytes, place.stream()) == 0
+
+    def inputs(length: int) -> list[Tensor]:
+        return [place.rand(length), *(torch.zeros(length + 1, device=place.device) for _ in range(3))]
+
+    first = inputs(100)
+    recording = place.graphs.record(0, lambda: run(first, 400), pool, library_calls=False)
+    assert [node.kind for node in recording.nodes] == ["copy"] * 3, recording.nodes
+    lengths = (100, 7, 1, 100_000 // place.scale, 33)
+    for length in lengths:
+        tensors = inputs(length)
+        assert recording.replay_as(lambda: run(tensors, 4 * length), place.stream()) == ""  # noqa: B023
+        for copied in tensors[1:]:
+            assert torch.equal(copied[:-1].cpu(), tensors[0].cpu()) and copied[-1].item() == 0, length
+    assert first[3].abs().sum().item() == 0
+    return [f"{len(recording.nodes)} copies, replayed over {len(lengths)} lengths"]
+
+
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
     """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
     ones = torch.ones(4096, device=place.device)
@@ -539,6 +566,7 @@ GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     kernels_of_plans_are_replayed_over_other_memory,
     batches_are_padded_to_sizes_that_are_recorded,
     few_recordings_serve_calls_of_any_sizes,
+    copies_are_written_anew_for_any_size,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

@@ -141,7 +141,7 @@ class NativeGraph:
         return replay
 
     def replay_as(self, launch: Callable[[], object], stream: int, launcher: ctypes.CDLL | None = None) -> str:
-        """Queue it with the grids and arguments of what ``launch`` launches by the ``launcher`` on this thread.
+        """Queue it with the grids and arguments of what ``launch`` launches and copies by the ``launcher`` here.
 
         Nothing else is queued.  Gives why those launches are not the recorded ones, and then queues nothing.
         """
@@ -149,16 +149,15 @@ class NativeGraph:
         library, handle = self.library, self.handle
         launcher = LAUNCHER.load() if launcher is None else launcher
         library.turret_rewrite_begin(handle)
-        launcher.turret_redirect(
-            _address(library.turret_rewrite_kernel), _address(library.turret_rewrite_clear), handle
-        )
+        takers = (library.turret_rewrite_kernel, library.turret_rewrite_clear, library.turret_rewrite_copy)
+        launcher.turret_redirect(*map(_address, takers), handle)
         try:
             launch()
         except Exception:
             if not library.turret_rewrite_refusal(handle):
                 raise
         finally:
-            launcher.turret_redirect(None, None, None)
+            launcher.turret_redirect(None, None, None, None)
         fits = not library.turret_rewrite_refusal(handle)
         failed = fits and library.turret_rewrite_end(handle, stream)
         refusal: bytes = library.turret_rewrite_refusal(handle)

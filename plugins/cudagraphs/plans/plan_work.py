@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
 from turret.graph.externs import recorded_variant, resolve_op, unset_results
+from turret.hooks.devices import ByteCopier
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.executor import LoadedPlan
@@ -29,6 +30,7 @@ class PlanWork(Work):
 
     ``own_memory``: the device keeps arenas from call to call.  ``reserves_nothing``: it is to be recorded as calls of
     any sizes are, even where it has one size: the recording then works in memory that each replay takes anew.
+    ``byte_copier`` gives what its device copies bytes by.
     """
 
     def __init__(
@@ -41,18 +43,20 @@ class PlanWork(Work):
         written: frozenset[int],
         own_memory: bool,
         reserves_nothing: bool = False,
+        byte_copier: Callable[[], ByteCopier | None],
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self.states, self.visible_outputs = GeneratorStates.of(plan), plan.visible_outputs
-        self._plan, self._load, self._own_memory = plan, load, own_memory
+        self._plan, self._load, self._own_memory, self._byte_copier = plan, load, own_memory, byte_copier
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None
         self._into: LoadedPlan | None = None
         self._launches: PlanLaunches | None = None
         has_sizes = bool(self._symbols()) or reserves_nothing
-        self.one_size = why_one_size(self._into_plan) if has_sizes else "it has no dynamic sizes"
+        self.one_size = why_one_size(self._into_plan, byte_copier) if has_sizes else "it has no dynamic sizes"
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
+        self.copied_into = tuple(_copied_into(plan))
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
         self._layouts: dict[Key, tuple[Layout, ...]] = {}
@@ -111,7 +115,7 @@ class PlanWork(Work):
             assert self._into is not None
             library = self._into.library
             assert library is not None  # a plan that launches has one
-            self._launches = PlanLaunches(self._into_plan, library, self._symbols())
+            self._launches = PlanLaunches(self._into_plan, library, self._symbols(), self._byte_copier)
         return self._launches
 
     def prepare(self, into: bool) -> None:
@@ -160,6 +164,16 @@ def _check_only_kernels_take(floats: frozenset[str], plan: Plan) -> None:
         raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
     if given := sorted(floats & {binding.symbol for step in calls for binding in step.symbol_bindings}):
         raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
+
+
+def _copied_into(plan: Plan) -> Iterator[int]:
+    """The inputs that a plan's copies write to."""
+    roots = roots_of(plan)
+    for step in plan.steps:
+        if isinstance(step, Copy):
+            root = plan.slots[roots.get(step.target, (step.target, ()))[0]]
+            if root.storage == "input":
+                yield root.number
 
 
 def _no_floats(args: Sequence[Any]) -> tuple[float, ...]:

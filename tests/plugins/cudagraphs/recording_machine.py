@@ -7,6 +7,7 @@ bookkeeping gives wrong numbers.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,16 @@ from typing import Any
 import attrs
 import torch
 
-from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedCall, RecordedNode, Recording, tensor_at
+from turret.hooks.graph_capture import (
+    GraphCapture,
+    MemoryPool,
+    Patch,
+    RecordedCall,
+    RecordedNode,
+    Recording,
+    WorkKind,
+    tensor_at,
+)
 from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
 HOST = torch.device("cpu")
@@ -95,6 +105,31 @@ class _Kernel:
     arguments: bytearray
     layouts: tuple[Layout, ...]
     hidden: tuple[bool, ...]
+    kind: WorkKind = "kernel"
+
+    def run(self) -> None:
+        words = struct.unpack(f"<{len(self.layouts)}Q", self.arguments)
+        tensors = [
+            tensor_at(word ^ SECRET if hidden else word, layout.shape, layout.stride, layout.dtype, HOST)
+            for word, layout, hidden in zip(words, self.layouts, self.hidden, strict=True)
+        ]
+        self.function(*tensors)
+
+
+@attrs.define
+class _Bytes:
+    """A node that copies or clears memory: its target, for a copy its source, and how many bytes."""
+
+    name: str
+    kind: WorkKind
+    arguments: bytearray
+
+    def run(self) -> None:
+        target, *source, nbytes = struct.unpack(f"<{len(self.arguments) // 8}Q", self.arguments)
+        if source:
+            ctypes.memmove(target, source[0], nbytes)
+        else:
+            ctypes.memset(target, 0, nbytes)
 
 
 class FakeRecording(Recording):
@@ -105,13 +140,13 @@ class FakeRecording(Recording):
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.kernels: list[_Kernel] = []
+        self.kernels: list[_Kernel | _Bytes] = []
         self.calls: list[RecordedCall] = []
         self.fails = False
 
     @property
     def nodes(self) -> Sequence[RecordedNode]:
-        return tuple(RecordedNode("kernel", k.name, bytes(k.arguments)) for k in self.kernels)
+        return tuple(RecordedNode(k.kind, k.name, bytes(k.arguments)) for k in self.kernels)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         for patch in patches:
@@ -134,12 +169,7 @@ class FakeRecording(Recording):
             self.fails = False
             raise OSError("the device is lost")
         for kernel in self.kernels:
-            words = struct.unpack(f"<{len(kernel.layouts)}Q", kernel.arguments)
-            tensors = [
-                tensor_at(word ^ SECRET if hidden else word, layout.shape, layout.stride, layout.dtype, HOST)
-                for word, layout, hidden in zip(words, kernel.layouts, kernel.hidden, strict=True)
-            ]
-            kernel.function(*tensors)
+            kernel.run()
 
 
 @attrs.define
@@ -150,7 +180,7 @@ class _Rewriting:
     next: int = 0
     wrong: str = ""
 
-    def take_over(self, kernel: _Kernel) -> None:
+    def take_over(self, kernel: _Kernel | _Bytes) -> None:
         kernels = self.recording.kernels
         if self.next == len(kernels) or kernels[self.next].name != kernel.name:
             self.wrong = f"{kernel.name} is launched where something else was recorded"
@@ -214,14 +244,26 @@ class Machine(GraphCapture):
         words = [t.data_ptr() ^ (SECRET if h else 0) for t, h in zip(tensors, secret, strict=True)]
         arguments = bytearray(struct.pack(f"<{len(words)}Q", *words))
         layouts = tuple(map(Layout.of, tensors))
+        self._add(_Kernel(name, function, arguments, layouts, secret), tensors)
+
+    def write_bytes(self, name: str, target: torch.Tensor, *source: torch.Tensor) -> None:
+        """Queue a copy to a tensor, or with no source its clearing, as work on bytes; nothing for none."""
+        words = [t.data_ptr() for t in (target, *source)] + [Layout.of(target).nbytes]
+        node = _Bytes(name, "copy" if source else "clear", bytearray(struct.pack(f"<{len(words)}Q", *words)))
+        if self.local.recording is None and self.local.rewriting is None:
+            node.run()
+        elif words[-1]:
+            self._add(node, (target, *source))
+
+    def _add(self, node: _Kernel | _Bytes, tensors: Sequence[torch.Tensor]) -> None:
         if self.local.rewriting is not None:
-            self.local.rewriting.take_over(_Kernel(name, function, arguments, layouts, secret))
+            self.local.rewriting.take_over(node)
             return
         assert self.local.recording is not None
         number = len(self.local.recording.kernels)
         if number % 2:
             self.local.recording.calls.append(RecordedCall.of(range(number, number + 1), tensors))
-        self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
+        self.local.recording.kernels.append(node)
 
     def recording_device(self) -> RecordingDevice:
         return RecordingDevice(HOST, self, self.empty, lambda: self.stream)
@@ -234,7 +276,7 @@ def is_overwritten(tensor: torch.Tensor) -> bool:
 
 @attrs.frozen
 class Step:
-    """``target = op(sources)``, a new value; for ``add_`` the target is a value that is written to."""
+    """``target = op(sources)``, a new value; for ``add_`` and ``copy_`` the target is a value that is written to."""
 
     op: str
     target: str
@@ -262,8 +304,29 @@ def _add_to(target: torch.Tensor, x: torch.Tensor) -> None:
     target.add_(x)
 
 
-KERNELS = {"scale": _scale, "plus": _plus, "sum": _sum, "product": _product, "add_": _add_to}
-ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1}
+def _copy(target: torch.Tensor, x: torch.Tensor) -> None:
+    target.copy_(x)
+
+
+def _clear(target: torch.Tensor, x: torch.Tensor) -> None:
+    target.zero_()
+
+
+KERNELS = {
+    "scale": _scale,
+    "plus": _plus,
+    "sum": _sum,
+    "product": _product,
+    "add_": _add_to,
+    "copy": _copy,
+    "copy_": _copy,
+    "clear": _clear,
+}
+ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1, "copy": 1, "copy_": 1, "clear": 1}
+WRITES = frozenset({"add_", "copy_"})
+"""Those that write to a value that is there."""
+BYTES = {"copy": 1, "copy_": 1, "clear": 0}
+"""Those that are no kernels, with how many tensors they read (of ``clear`` the source tells the size alone)."""
 
 
 class Program(Work):
@@ -288,8 +351,8 @@ class Program(Work):
     ) -> None:
         self.machine, self.inputs, self.steps, self.outputs = machine, inputs, tuple(steps), tuple(outputs)
         self.name, self.role, self.static, self.fails = name, role, frozenset(static), fails
-        self.written = frozenset(int(s.target[1:]) for s in steps if s.op == "add_" and s.target[0] == "i")
-        self.made = [s.target for s in steps if s.op != "add_"]
+        self.written = frozenset(int(s.target[1:]) for s in steps if s.op in WRITES and s.target[0] == "i")
+        self.made = [s.target for s in steps if s.op not in WRITES]
         self.runs = 0
         host = any(s.op == "fail" for s in steps)
         self.one_size = "it runs code of the host" if host or not launches_only else ""
@@ -359,12 +422,15 @@ class Program(Work):
                     raise ValueError("this program fails here")
                 continue
             sources = [values[s] for s in step.sources]
-            if step.op != "add_":
+            if step.op not in WRITES:
                 given = buffers.get(step.target)
                 length = sources[0].shape
                 values[step.target] = self.machine.empty(length, (1,), torch.int64) if given is None else given
             tensors = [values[step.target], *sources]
-            self.machine.launch(step.op, KERNELS[step.op], *tensors, hidden=(step.hidden,) * len(tensors))
+            if step.op in BYTES:
+                self.machine.write_bytes(step.op, *tensors[: 1 + BYTES[step.op]])
+            else:
+                self.machine.launch(step.op, KERNELS[step.op], *tensors, hidden=(step.hidden,) * len(tensors))
             del tensors, sources
             later = {name for s in self.steps[number + 1 :] for name in (*s.sources, s.target)}
             for name in [n for n in values if n not in later and n not in needed]:
@@ -378,7 +444,7 @@ class Program(Work):
             if step.op == "fail":
                 continue
             sources = [values[s] for s in step.sources]
-            if step.op != "add_":
+            if step.op not in WRITES:
                 values[step.target] = torch.empty_like(sources[0])
             KERNELS[step.op](values[step.target], *sources)
         return [self._output(values, output) for output in self.outputs]

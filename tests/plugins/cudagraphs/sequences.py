@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import torch
 
-from tests.plugins.cudagraphs.recording_machine import ARITY, Machine, Program, Step, is_overwritten
+from tests.plugins.cudagraphs.recording_machine import ARITY, WRITES, Machine, Program, Step, is_overwritten
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
@@ -32,11 +32,11 @@ def draw_program(machine: Machine, r: random.Random, name: str, fails: Any) -> P
     static = [n for n in range(1, inputs) if r.random() < 0.4]
     steps = [Step("fail", "", ())] if r.random() < 0.3 else []
     for number in range(r.randint(1, 5)):
-        op = r.choice(("scale", "plus", "sum", "product", "sum", "add_"))
+        op = r.choice(("scale", "plus", "sum", "product", "sum", "add_", "copy", "copy_", "clear"))
         sources = tuple(r.choice(names) for _ in range(ARITY[op]))
-        target = r.choice(names) if op == "add_" else f"t{number}"
+        target = r.choice(names) if op in WRITES else f"t{number}"
         steps.append(Step(op, target, sources, hidden=r.random() < 0.1))
-        names += [] if op == "add_" else [target]
+        names += [] if op in WRITES else [target]
     made = [n for n in names if n[0] == "t"] or ["i0"]
     outputs = [r.choice(made) for _ in range(r.randint(1, 3))]
     outputs = [f"{o}[{r.randint(0, 2)}:]" if r.random() < 0.2 else o for o in outputs]

@@ -74,7 +74,7 @@ struct AcmeHooks final : at::PrivateUse1HooksInterface {
     const c10::DeviceGuard guard(storage.device());
     c10::DataPtr fresh = allocator.allocate(bytes);
     const size_t kept = std::min(bytes, storage.nbytes());
-    if (kept > 0 && under_way != nullptr) acme::record_move(storage.data(), fresh.get(), kept);
+    if (kept > 0 && under_way != nullptr) acme::record_move("resize_", storage.data(), fresh.get(), kept);
     if (kept > 0 && under_way == nullptr) std::memcpy(fresh.get(), storage.data(), kept);
     storage.set_data_ptr_noswap(std::move(fresh));
     storage.unsafeGetStorageImpl()->set_nbytes(bytes);
@@ -323,6 +323,13 @@ void* acme_record_end() {
 void acme_record_kernel(const char* name, void* function, const int64_t* slots, int64_t count, void* const* table,
                         int64_t table_length, const int64_t* sizes, int64_t size_count) {
   record_kernel(name, reinterpret_cast<Kernel>(function), slots, count, table, table_length, sizes, size_count);
+}
+
+void acme_copy(void* target, const void* source, int64_t bytes) {
+  if (acme_recording())
+    acme::record_move("copy", source, target, static_cast<size_t>(bytes));
+  else
+    std::memmove(target, source, static_cast<size_t>(bytes));
 }
 
 void acme_recording_drop(void* recording) { delete &recording_of(recording); }

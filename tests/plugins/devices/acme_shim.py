@@ -41,6 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the dr
     "record_begin": (None, _ADDRESS),
     "record_end": (_ADDRESS,),
     "record_kernel": (None, _TEXT, _ADDRESS, _ADDRESS, _LONG, _ADDRESS, _LONG, _ADDRESS, _LONG),
+    "copy": (None, _ADDRESS, _ADDRESS, _LONG),
     "recording_drop": (None, _ADDRESS),
     "recording_failure": (_TEXT, _ADDRESS),
     "recording_length": (_LONG, _ADDRESS),
