@@ -92,7 +92,13 @@ class NativeGraph:
     @property
     def nodes(self) -> tuple[RecordedNode, ...]:
         """Its nodes, in an order that their dependences allow, with the arguments of the next replay."""
-        return tuple(map(self._node, range(self.library.turret_graph_length(self.handle))))
+        return tuple(map(self._node, range(self.length)))
+
+    @property
+    def length(self) -> int:
+        """How many nodes it has; those that work on no memory are left out."""
+        count: int = self.library.turret_graph_length(self.handle)
+        return count
 
     def _node(self, number: int) -> RecordedNode:
         library, handle = self.library, self.handle

@@ -269,6 +269,12 @@ void* acme_pool(int device) {
 void acme_pool_drop(void* pool) { delete &pool_of(pool); }
 int64_t acme_pool_reserved(void* pool) { return static_cast<int64_t>(pool_of(pool)->reserved()); }
 
+int64_t acme_pool_allocated(void* pool) { return pool_of(pool)->allocated; }
+int64_t acme_pool_segment(void* pool, int64_t* length) {
+  *length = acme::kRegion;
+  return reinterpret_cast<int64_t>(pool_of(pool)->start());
+}
+
 // The thread allocates in this pool (null: in none) until it says otherwise; gives the pool before, to be handed in again.
 void* acme_pool_enter(void* pool) {
   auto* before = acme::allocating_in == nullptr ? nullptr : new std::shared_ptr<acme::Pool>(acme::allocating_in);
@@ -332,6 +338,8 @@ void acme_copy(void* target, const void* source, int64_t bytes) {
     std::memmove(target, source, static_cast<size_t>(bytes));
 }
 
+// Nodes of the recording that this thread makes.
+int64_t acme_recorded_nodes() { return static_cast<int64_t>(under_way->nodes.size()); }
 void acme_recording_drop(void* recording) { delete &recording_of(recording); }
 const char* acme_recording_failure(void* recording) { return recording_of(recording).failure.c_str(); }
 int64_t acme_recording_length(void* recording) { return static_cast<int64_t>(recording_of(recording).nodes.size()); }
