@@ -407,7 +407,7 @@ class Program(Work):
     ) -> None:
         self.machine, self.inputs, self.steps, self.outputs = machine, inputs, tuple(steps), tuple(outputs)
         self.name, self.role, self.static, self.fails = name, role, frozenset(static), fails
-        self.written = frozenset(int(s.target[1:]) for s in steps if s.op in WRITES and s.target[0] == "i")
+        self.written = frozenset(self._written())
         self.made = [s.target for s in steps if s.op not in WRITES]
         self.runs = 0
         host = any(s.op == "fail" for s in steps)
@@ -432,6 +432,16 @@ class Program(Work):
             else:
                 results.append(Result("buffer", names.index(base), view, offset if view else 0))
         return Shapes((layout,) * len(names), tuple(results))
+
+    def _written(self) -> Iterator[int]:
+        """Inputs that are written to, by a name of theirs or by one that a call gave."""
+        given: dict[str, str] = {}
+        for step in self.steps:
+            if step.op == "alias":
+                given[step.target] = given.get(step.sources[0], step.sources[0])
+            target = given.get(step.target, step.target)
+            if step.op in WRITES and target[0] == "i":
+                yield int(target[1:])
 
     def _names(self) -> list[str]:
         """The values that buffers are for."""
