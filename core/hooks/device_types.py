@@ -138,6 +138,10 @@ class Segment:
     leading: tuple[int, ...] = ()
 
 
+ByteCopier = Callable[[int, int, int, int], int]
+"""``copy(target, source, nbytes, stream) -> status``, 0 for success: queue a copy between two addresses."""
+
+
 class PlanLibrary(abc.ABC):
     """The native code of one plan, loaded."""
 
@@ -206,6 +210,13 @@ class Device(abc.ABC):
     def stream_getter(self, index: int) -> Callable[[], int]:
         """What gives the last argument of each launch, asked once in every call: the current stream, most often."""
         return lambda: 0
+
+    def byte_copier(self, index: int) -> ByteCopier | None:
+        """What copies bytes within the device's memory; a recording takes such copies over (``Recording.replay_as``).
+
+        None: the device has nothing of the kind, and what copies is recorded for its sizes alone.
+        """
+        return None
 
     def allocator(self, device: torch.device) -> Allocator:
         """What makes the tensors of a call, in the order of the current stream."""

@@ -18,6 +18,7 @@ from turret.errors import PluginError
 from turret.hooks.device_types import (
     Allocator,
     AttentionCosts,
+    ByteCopier,
     Costs,
     Device,
     KernelFamily,
@@ -40,6 +41,7 @@ __all__ = [
     "ZERO_DIVISION",
     "Allocator",
     "AttentionCosts",
+    "ByteCopier",
     "Costs",
     "Device",
     "KernelFamily",

@@ -77,18 +77,21 @@ class RecordedCall:
     """A library call that was recorded: its nodes by number, and where tensors lie that it was given, with their bytes.
 
     It works on nothing else, but for memory that it took itself.  ``stays``: it works where it was recorded, whatever
-    its words say: a collective tells other processes where its memory lies, or keeps that elsewhere.
+    its words say: a collective tells other processes where its memory lies, or keeps that elsewhere.  ``results``:
+    where tensors lie that it gave, with their bytes; ``allocated``: bytes of all blocks that it took from the pool,
+    given back since or not (None: not known; too many where other threads took some).
     """
 
     nodes: range
     memory: tuple[tuple[int, int], ...]
     stays: bool = False
+    results: tuple[tuple[int, int], ...] = ()
+    allocated: int | None = None
 
     @classmethod
     def of(cls, nodes: range, tensors: Iterable[torch.Tensor], stays: bool = False) -> RecordedCall:
         """A call that was given these tensors."""
-        memory = tuple((t.data_ptr(), extent(t.shape, t.stride()) * t.dtype.itemsize) for t in tensors)
-        return cls(nodes, memory, stays)
+        return cls(nodes, places_of(tensors), stays)
 
     def works_on(self, address: int, nbytes: int) -> bool:
         """Whether memory may be that of a tensor it was given."""
@@ -98,12 +101,12 @@ class RecordedCall:
 class CallObserver(Protocol):
     """Who is told of library calls and copies while work is recorded: before each, with its tensors, and after it.
 
-    ``stays``: the call works where it is recorded (``RecordedCall.stays``).
+    ``stays``: the call works where it is recorded (``RecordedCall.stays``).  ``results``: tensors that it gave.
     """
 
     def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None: ...
 
-    def end(self) -> None: ...
+    def end(self, results: Sequence[torch.Tensor] = ()) -> None: ...
 
 
 Replay = Callable[[Sequence[int], int], None]
@@ -133,9 +136,10 @@ class Recording(abc.ABC):
         """Queue all of it on a stream."""
 
     def replay_as(self, launch: Callable[[], object], stream: int) -> str:
-        """Queue it with the grids and arguments of what ``launch`` launches, kernels of plans all of it.
+        """Queue it with the grids and arguments of what ``launch`` launches: kernels of plans and copies of bytes.
 
-        The launches of ``launch`` (this thread's, on the device that it was recorded on) are not queued themselves:
+        The launches of ``launch`` (this thread's, on the device that it was recorded on) are not queued themselves, nor
+        are its copies by ``Device.byte_copier``:
         they are written over the nodes, the first over the first, and the recording is queued on the stream.  Gives why
         they are not the ones that were recorded, with other sizes and memory; nothing is queued then.  What ``launch``
         raises comes out, and the next replay writes all of it anew.  Calls of several threads follow one another.
@@ -165,7 +169,12 @@ class Recording(abc.ABC):
 
 
 class MemoryPool(abc.ABC):
-    """Memory that recordings on one device share, apart from what torch's allocator hands to everybody else."""
+    """Memory that recordings on one device share, apart from what torch's allocator hands to everybody else.
+
+    ``granule``: bytes that its blocks are multiples of.
+    """
+
+    granule: int = 1
 
     @abc.abstractmethod
     def allocating(self) -> AbstractContextManager[None]:
@@ -191,10 +200,29 @@ class MemoryPool(abc.ABC):
     def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
         """From now on, whoever asks where a storage of ``tensor_at`` lies gets a ``RuntimeError`` with this text."""
 
+    @abc.abstractmethod
+    def segments(self) -> Sequence[range]:
+        """All memory that the pool holds.  What it hands out begins where a free range of it does."""
+
     @property
     @abc.abstractmethod
     def reserved_bytes(self) -> int:
         """Memory that the pool holds, in use or not."""
+
+
+@attrs.frozen
+class HeldBlock:
+    """A block of so many bytes that is taken from a pool before a library call, and given back after it.
+
+    ``is_hole``: it is given back before the call, when all others have been taken.
+    """
+
+    nbytes: int
+    is_hole: bool = False
+
+
+HeldBack = Mapping[int, Sequence[HeldBlock]]
+"""What is held back before a library call, by its number among those of a recording."""
 
 
 class GraphCapture(abc.ABC):
@@ -219,7 +247,13 @@ class GraphCapture(abc.ABC):
 
     @abc.abstractmethod
     def record(
-        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+        self,
+        index: int,
+        run: Callable[[], Any],
+        pool: MemoryPool | None = None,
+        *,
+        library_calls: bool = True,
+        held_back: HeldBack | None = None,
     ) -> Recording:
         """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.
 
@@ -229,7 +263,9 @@ class GraphCapture(abc.ABC):
         left behind: the error comes out, and the device can be used as before.
 
         ``library_calls``: False where ``run`` launches kernels and nothing else, so that what libraries keep for a
-        stream (workspaces) need not be made ready, which would reserve memory.
+        stream (workspaces) need not be made ready, which would reserve memory.  ``held_back``, which a device with an
+        ``observer`` takes: memory that is taken from the pool before library calls, so that what they allocate lies
+        elsewhere.
         """
 
 
@@ -240,6 +276,11 @@ def tensor_at(
     nbytes = extent(shape, stride) * dtype.itemsize
     storage = storage_at(address, device, nbytes)
     return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
+
+
+def places_of(tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """Where tensors begin, and how many bytes it is from the first of each to its last."""
+    return tuple((t.data_ptr(), extent(t.shape, t.stride()) * t.dtype.itemsize) for t in tensors)
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -277,7 +318,7 @@ def address_words(
     So is what a call works on that stays where it was recorded.
     """
     distances, numbers = _told_apart(moved)
-    noise = set() if again is None else _differences(first, again)
+    noise = set() if again is None else differences(first, again)
     words: dict[Any, list[AddressWord]] = {key: [] for key in moved}
     unclear: dict[Any, str] = {}
     nodes, others = first.nodes, second.nodes
@@ -285,9 +326,9 @@ def address_words(
         if node.kind == "other" and not node.arguments:
             reason = f"what {node.name} (node {number}) works on is not known"
             unclear |= dict.fromkeys(_suspects(first, number, moved), reason)
-    for number, offset in sorted(_differences(first, second) - noise):
+    for number, offset in sorted(differences(first, second) - noise):
         node = nodes[number]
-        before, after = _word(node.arguments, offset), _word(others[number].arguments, offset)
+        before, after = word_at(node.arguments, offset), word_at(others[number].arguments, offset)
         key = numbers.get((before, after), distances.get(after - before))
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
@@ -332,14 +373,14 @@ def _suspects(first: Recording, number: int, moved: Mapping[Any, Moved]) -> Iter
     return (k for k, m in moved.items() if call is None or m.is_number or call.works_on(m.first, max(1, m.nbytes)))
 
 
-def _differences(first: Recording, second: Recording) -> set[tuple[int, int]]:
+def differences(first: Recording, second: Recording) -> set[tuple[int, int]]:
     """Words, by node and offset, that two recordings of the same work differ in."""
     _check_same_work(first, second)
     return {
         (number, offset)
         for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True))
         for offset in range(0, len(one.arguments), WORD)
-        if _word(one.arguments, offset) != _word(other.arguments, offset)
+        if word_at(one.arguments, offset) != word_at(other.arguments, offset)
     }
 
 
@@ -353,5 +394,5 @@ def _check_same_work(first: Recording, second: Recording) -> None:
             )
 
 
-def _word(arguments: bytes, offset: int) -> int:
+def word_at(arguments: bytes, offset: int) -> int:
     return int.from_bytes(arguments[offset : offset + WORD], "little")

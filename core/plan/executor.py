@@ -356,7 +356,8 @@ class _Writer:
         stays = isinstance(step, Call) and is_collective(resolve_op(step.op))
         self.lines.append(f"observer.begin(({tensors}), {stays})")
         self._run_step(step)
-        self.lines.append("observer.end()")
+        outputs = [slot for slot in step.outputs if slot is not None] if isinstance(step, Call) else []
+        self.lines.append(f"observer.end(({''.join(f't{slot}, ' for slot in outputs)}))")
 
     def _run_step(self, step: Any) -> None:
         slots = self.plan.slots

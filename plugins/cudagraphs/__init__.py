@@ -9,7 +9,7 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import BoxedCallable, Role
-from turret.plan import Call, Copy, Launch, Plan
+from turret.plan import Call, Launch, Plan
 from turret.plugins.cudagraphs.options import turret_options
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
@@ -35,6 +35,6 @@ def _is_recorded_unasked(config: Config, function: BoxedCallable) -> bool:
 
 def is_chain(plan: Plan, kernels: int) -> bool:
     """Whether a plan launches generated kernels and does nothing else, at least so many of them; no plan for 0."""
-    if any(isinstance(step, Call | Copy) for step in plan.steps):
+    if any(isinstance(step, Call) for step in plan.steps):
         return False
     return 0 < kernels <= sum(len(step.origins) for step in plan.steps if isinstance(step, Launch))

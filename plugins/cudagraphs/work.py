@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
@@ -74,8 +75,10 @@ class Work(abc.ABC):
     ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
     ``float_inputs``: inputs that are floats, which are no part of the size key.  ``states``: inputs that may lie on the
     host.  ``visible_outputs``: how many outputs, the first ones, the user's program sees (None: all); the others are
-    saved for a backward.  ``one_size``: why a recording is right for its sizes alone; empty where it can be written
-    anew for others, by ``launch``.
+    saved for a backward.  ``copied_into``: inputs that ``launch`` copies bytes to, one for each copy: autograd
+    counts them as it does in a call.  ``returned``: buffers that a library call allocates, with its number among the
+    library calls and copies of ``run_into``.  ``one_size``: why a recording is right for its sizes alone; empty where
+    it can be written anew for others, by ``launch``.
     """
 
     name: str
@@ -85,6 +88,8 @@ class Work(abc.ABC):
     float_inputs: tuple[int, ...] = ()
     states: GeneratorStates = GeneratorStates()
     visible_outputs: int | None = None
+    copied_into: tuple[int, ...] = ()
+    returned: Mapping[int, int] = MappingProxyType({})
     one_size: str = "it has no dynamic sizes"
 
     @abc.abstractmethod
@@ -100,8 +105,11 @@ class Work(abc.ABC):
         """Run it; empties ``args``, allocates its outputs and returns them."""
 
     @abc.abstractmethod
-    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
-        """Run it on outputs' memory that the caller gives, laid out as ``shapes`` says."""
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """Run it on outputs' memory that the caller gives, laid out as ``shapes`` says.
+
+        Where there is None for one of ``returned``, gives what its library call allocates for it.
+        """
 
     def intermediate_bytes(self, key: Key) -> int:
         """Bytes of the memory that ``launch`` works in for calls of these sizes."""
@@ -126,8 +134,11 @@ class Work(abc.ABC):
         """A call's inputs padded to sizes ``larger``, which ``padded_key`` gave; ``key`` are those of ``args``."""
         raise NotImplementedError
 
-    def prepare(self, into: bool) -> None:  # noqa: B027 (most have nothing to do)
-        """Load what the first ``run_into`` (or ``run``) would load, outside of any pool."""
+    def prepare(self, into: bool, without: frozenset[int] = frozenset()) -> None:  # noqa: B027 (most have nothing to do)
+        """Load what the first ``run_into`` (or ``run``) would load, outside of any pool.
+
+        ``without``: buffers that ``run_into`` is not given.
+        """
 
 
 @attrs.frozen(eq=False)

@@ -94,6 +94,7 @@ def _graphed(
             written=frozenset(written),
             own_memory=device.keeps_arena,
             reserves_nothing=settings.reserves_nothing,
+            byte_copier=functools.partial(device.byte_copier, recording_device.index),
         )
         if settings.reserves_nothing and work.one_size:
             raise NotRecordable(work.one_size)

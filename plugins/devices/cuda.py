@@ -15,6 +15,7 @@ from turret.graph.dtypes import HALF
 from turret.hooks.devices import (
     Allocator,
     AttentionCosts,
+    ByteCopier,
     Costs,
     Device,
     KernelFamily,
@@ -108,6 +109,11 @@ class Cuda(Device):
 
     def stream_getter(self, index: int) -> Callable[[], int]:
         return stream_getter(index)
+
+    def byte_copier(self, index: int) -> ByteCopier:
+        from turret.plan.launch.driver_library import LAUNCHER
+
+        return functools.partial(LAUNCHER.load().turret_copy, index)
 
     @functools.cached_property
     def graphs(self) -> GraphCapture:  # type: ignore[override]

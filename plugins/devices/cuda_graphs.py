@@ -23,12 +23,15 @@ from turret.errors import TurretError
 from turret.hooks.graph_capture import (
     AddressWord,
     GraphCapture,
+    HeldBack,
+    HeldBlock,
     MemoryPool,
     Patch,
     RecordedCall,
     RecordedNode,
     Recording,
     Replay,
+    places_of,
 )
 from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack, host_memory
 from turret.storage.fork_safety import Lock
@@ -67,6 +70,8 @@ class CudaPool(MemoryPool):
 
     A block that no tensor owns, because a checkpoint brought it back, is freed by the next ``restore``.
     """
+
+    granule = 512
 
     def __init__(self, index: int) -> None:
         self.index, self.id = index, _torch("_graph_pool_handle")()
@@ -126,6 +131,9 @@ class CudaPool(MemoryPool):
 
     def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
         _torch("_set_storage_data_ptr_access_error_msg")(storage._cdata, message)
+
+    def segments(self) -> list[range]:
+        return [range(s["address"], s["address"] + s["total_size"]) for s in self._segments()]
 
     @property
     def reserved_bytes(self) -> int:
@@ -271,28 +279,56 @@ class CudaCalls(threading.local):
         self._noted: list[RecordedCall] | None = None
         self._stream = (0, 0)
         self._begun: RecordedCall | None = None
+        self._held_back: HeldBack = {}
+        self._blocks: list[torch.Tensor] = []
+        self._allocated = 0
 
     @contextlib.contextmanager
-    def noting(self, index: int, stream: int) -> Iterator[list[RecordedCall]]:
+    def noting(self, index: int, stream: int, held_back: HeldBack) -> Iterator[list[RecordedCall]]:
         """Within it, calls on a stream of a device are captured, and listed."""
         noted = self._noted = []
-        self._stream = (index, stream)
+        self._stream, self._held_back = (index, stream), held_back
         try:
             yield noted
         finally:
             self._noted = None
+            self._blocks.clear()
 
     def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
         if self._noted is None:
             return
         first = captured_nodes(*self._stream)
-        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"], stays)
+        self._begun = RecordedCall.of(range(first, first), _of_device(tensors), stays)
+        self._hold_back(self._held_back.get(len(self._noted), ()))
+        self._allocated = _bytes_allocated(self._stream[0])
         clear_stack()
 
-    def end(self) -> None:
+    def _hold_back(self, blocks: Sequence[HeldBlock]) -> None:
+        taken = [(_block(self._stream[0], block.nbytes), block) for block in blocks]
+        self._blocks = [memory for memory, block in taken if not block.is_hole]
+
+    def end(self, results: Sequence[torch.Tensor] = ()) -> None:
         if self._noted is not None and self._begun is not None:
             nodes = range(self._begun.nodes.start, captured_nodes(*self._stream))
-            self._noted.append(attrs.evolve(self._begun, nodes=nodes))
+            allocated = _bytes_allocated(self._stream[0]) - self._allocated
+            given = places_of(_of_device(results))
+            self._noted.append(attrs.evolve(self._begun, nodes=nodes, results=given, allocated=allocated))
+            self._blocks.clear()
+
+
+def _of_device(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.device.type == "cuda"]
+
+
+def _block(index: int, nbytes: int) -> torch.Tensor:
+    """Memory of a device, as much of it."""
+    return torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", index))
+
+
+def _bytes_allocated(index: int) -> int:
+    """Bytes of all blocks that were ever taken from the allocator of a device, those of pools among them."""
+    total: int = torch.cuda.memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["allocated"]
+    return total
 
 
 class CudaCapture(GraphCapture):
@@ -311,7 +347,13 @@ class CudaCapture(GraphCapture):
         return self._calls
 
     def record(
-        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+        self,
+        index: int,
+        run: Callable[[], Any],
+        pool: MemoryPool | None = None,
+        *,
+        library_calls: bool = True,
+        held_back: HeldBack | None = None,
     ) -> Recording:
         if self.is_recording(index):
             raise TurretError("the current stream is captured already; one recording cannot begin inside of another")
@@ -320,11 +362,19 @@ class CudaCapture(GraphCapture):
         if not isinstance(pool, CudaPool) or pool.index != index:
             raise TurretError(f"{pool} is no pool of cuda:{index}; make one with pool({index})")
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        noting = self._calls.noting(index, pool.stream.cuda_stream)
+        noting = self._calls.noting(index, pool.stream.cuda_stream, held_back or {})
+        counts: list[int] = []
+
+        def counted() -> None:
+            run()
+            with contextlib.suppress(RuntimeError):  # of a broken capture its end says more
+                counts.append(captured_nodes(index, pool.stream.cuda_stream))
+
         with torch.cuda.device(index), pool.on_stream(library_calls), _no_collection(), noting as calls:
-            _capture(graph, run, pool)
+            _capture(graph, counted, pool)
         native = NativeGraph(index, graph.raw_cuda_graph(), lambda: _executable(graph))
-        return CudaRecording(index, graph, native, calls)
+        # Numbers of nodes are those that a capture counts where none of them was left out.
+        return CudaRecording(index, graph, native, calls if counts == [native.length] else ())
 
 
 def _executable(graph: torch.cuda.CUDAGraph) -> int:

@@ -7,6 +7,7 @@ on to its end and raises all of it.  The recording fake runs the same checks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -285,6 +286,83 @@ def few_recordings_serve_calls_of_any_sizes(place: Place) -> list[str]:
     return [f"{told.replays} replays of several sizes by {told.recordings} recordings of {told.nodes} nodes"]
 
 
+def copies_are_written_anew_for_any_size(place: Place) -> list[str]:
+    """Copies of bytes by the device's copier are nodes that a replay gives other addresses and other lengths."""
+    device = place.plugins[0].device if place.plugins else device_for(place.device.type)
+    copy, pool = device.byte_copier(0), place.graphs.pool(0)
+    assert copy is not None
+
+    def run(tensors: Sequence[Tensor], nbytes: int) -> None:
+        for source, target in itertools.pairwise(tensors):
+            assert copy(target.data_ptr(), source.data_ptr(), nbytes, place.stream()) == 0
+
+    def inputs(length: int) -> list[Tensor]:
+        return [place.rand(length), *(torch.zeros(length + 1, device=place.device) for _ in range(3))]
+
+    first = inputs(100)
+    recording = place.graphs.record(0, lambda: run(first, 400), pool, library_calls=False)
+    assert [node.kind for node in recording.nodes] == ["copy"] * 3, recording.nodes
+    lengths = (100, 7, 1, 100_000 // place.scale, 33)
+    for length in lengths:
+        tensors = inputs(length)
+        assert recording.replay_as(lambda: run(tensors, 4 * length), place.stream()) == ""  # noqa: B023
+        for copied in tensors[1:]:
+            assert torch.equal(copied[:-1].cpu(), tensors[0].cpu()) and copied[-1].item() == 0, length
+    assert first[3].abs().sum().item() == 0
+    return [f"{len(recording.nodes)} copies, replayed over {len(lengths)} lengths"]
+
+
+def results_of_library_calls_are_handed_out(place: Place) -> list[str]:
+    """What library calls allocate is eager's in replays whose results are kept: outputs, saved tensors, gradients."""
+    n = 64 // min(place.scale, 4)
+    filters = place.rand(8, 8, 3, 3)
+    offsets = torch.tensor([16, 40, n], dtype=torch.int32).to(place.device)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q.mul(2), k, v, is_causal=True).relu()
+
+    def convolution(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, filters, padding=1).relu(), w, padding=1).tanh()
+
+    def sorted_twice(x: Tensor) -> Tensor:
+        values, places = torch.sort(x, -1)
+        return torch.topk(values * 2, n // 2, -1)[0].sin() + places[:, : n // 2]
+
+    def grouped(x: Tensor, w: Tensor) -> Tensor:
+        return F.silu(torch._grouped_mm(x, w, offs=offsets).relu())
+
+    heads = lambda: [place.rand(2, 4, n, 64, dtype=HALF) for _ in range(3)]  # noqa: E731
+    programs: list[tuple[Callable[..., Tensor], Callable[[], list[Tensor]]]] = [
+        (attention, heads),
+        (convolution, lambda: [place.rand(2, 8, n, n), place.rand(8, 8, 3, 3)]),
+        (sorted_twice, lambda: [place.rand(n, n)]),
+    ]
+    if place.device.type == "cuda":
+        programs.append((grouped, lambda: [place.rand(n, 128, dtype=HALF), place.rand(3, 128, 256, dtype=HALF)]))
+    lines, written = [], 0
+    for program, make in programs:
+        options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+        compiled, kept = turret.compile(program, plugins=list(place.plugins), options=options), []
+        before = set(turret.cudagraphs.functions)
+        for _ in range(8):
+            inputs = [x.requires_grad_() for x in make()]
+            others = [x.detach().clone().requires_grad_() for x in inputs]
+            found, expected = compiled(*inputs), program(*others)
+            for result in (found, expected):
+                result.float().square().mean().backward()
+            pairs = zip(inputs, others, strict=True)
+            kept += [(found.detach(), expected.detach()), *((a.grad, b.grad) for a, b in pairs)]
+        for found, expected in kept:
+            error = (found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-9)
+            assert error.item() <= 3e-2, f"{program.__name__}: relative error {error.item():.2e}"
+        for told in (f.reported() for f in set(turret.cudagraphs.functions) - before):
+            outputs = [text for text in told.decisions if text.startswith("output") and "library call" in text]
+            written += sum("writes to it" in text for text in outputs)
+            lines += [f"{program.__name__} {told.role}: {told.replays} replays; {text}" for text in outputs]
+    assert written, "\n".join(["nothing is handed out as its library call puts it", *lines])
+    return lines
+
+
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
     """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
     ones = torch.ones(4096, device=place.device)
@@ -539,6 +617,8 @@ GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     kernels_of_plans_are_replayed_over_other_memory,
     batches_are_padded_to_sizes_that_are_recorded,
     few_recordings_serve_calls_of_any_sizes,
+    copies_are_written_anew_for_any_size,
+    results_of_library_calls_are_handed_out,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

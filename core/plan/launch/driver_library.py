@@ -103,7 +103,8 @@ LAUNCHER = DriverLibrary(
         "turret_segment_free": (None, _POINTER),
         "turret_segment_prepare": (_INT, _POINTER),
         "turret_segment_run": (_LONG, _POINTER, _POINTER, _POINTER, _POINTER),
-        "turret_redirect": (None, _POINTER, _POINTER, _POINTER),
+        "turret_redirect": (None, _POINTER, _POINTER, _POINTER, _POINTER),
+        "turret_copy": (_LONG, _INT, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, _POINTER),
     },
     (Operation, ParameterKind, Status),
 )
@@ -131,6 +132,7 @@ GRAPHS = DriverLibrary(
         "turret_rewrite_begin": (None, _POINTER),
         "turret_rewrite_kernel": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _LONG),
         "turret_rewrite_clear": (_INT, _POINTER, ctypes.c_uint64, ctypes.c_uint64),
+        "turret_rewrite_copy": (_INT, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64),
         "turret_rewrite_end": (_INT, _POINTER, _POINTER),
         "turret_rewrite_refusal": (_TEXT, _POINTER),
         "turret_rewritten": (_LONG, _POINTER),

@@ -31,6 +31,7 @@ constexpr int kMaxDevices = 64;
 constexpr std::size_t kWord = sizeof(Address), kMaxParameters = 4096;
 enum NodeType : int { kKernelNode = 0, kCopyNode = 1, kClearNode = 2, kEmptyNode = 5, kEventRecordNode = 7 };
 constexpr std::size_t kClearedStack = 1 << 16;  // bytes: more than a library's call is deep, far less than a stack has
+enum : unsigned { kOfHost = 1, kOfArray = 3 };  // CU_MEMORYTYPE_*: where a copy is not within the device's memory
 constexpr int kThreadLocalCapture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 enum : std::uintptr_t { kExtraEnd = 0, kExtraBuffer = 1, kExtraSize = 2 };  // CU_LAUNCH_PARAM_*
 
@@ -243,6 +244,22 @@ class Node {
     return nullptr;
   }
 
+  // Takes over a copy of bytes within the device's memory.
+  const char* take_over(Address target, Address source, std::uint64_t bytes) {
+    if (kind != NodeKind::COPY) return "memory is copied where something else was recorded";
+    if (is_elsewhere(copy_.source) || is_elsewhere(copy_.target)) return "memory of the host is copied";
+    CopyParameters wanted = copy_;
+    wanted.source.device = source;
+    wanted.target.device = target;
+    wanted.width = bytes;
+    for (CopySide* const side : {&wanted.source, &wanted.target}) {
+      if (side->pitch != 0) side->pitch = bytes;  // it is that of one row
+    }
+    dirty = dirty || std::memcmp(arguments.data(), &wanted, sizeof wanted) != 0;
+    std::memcpy(arguments.data(), &wanted, sizeof wanted);
+    return nullptr;
+  }
+
   Result set(Handle executable, Handle context) {
     if (kind == NodeKind::COPY) {
       std::memcpy(&copy_, arguments.data(), sizeof copy_);
@@ -271,6 +288,10 @@ class Node {
   Handle function_ = nullptr;
   std::vector<std::size_t> offsets_, sizes_;  // of a kernel's parameters
   bool in_buffer_ = false;            // handed over as one buffer
+
+  static bool is_elsewhere(const CopySide& side) {
+    return side.memory_type == kOfHost || side.memory_type == kOfArray || side.x != 0 || side.y != 0 || side.z != 0;
+  }
 
   bool read_kernel() {
     if (const Result r = driver.kernel_get(handle_, &kernel_)) return fail("reading a kernel node", r);
@@ -625,6 +646,10 @@ int turret_rewrite_kernel(void* graph, void* function, const unsigned* grid, voi
 }
 int turret_rewrite_clear(void* graph, std::uint64_t target, std::uint64_t bytes) {
   return graph_of(graph).rewrite(target, bytes) ? 0 : 1;
+}
+
+int turret_rewrite_copy(void* graph, std::uint64_t target, std::uint64_t source, std::uint64_t bytes) {
+  return graph_of(graph).rewrite(target, source, bytes) ? 0 : 1;
 }
 
 // Launches the graph as it was rewritten; 0, or 1 with a message.

@@ -92,7 +92,13 @@ class NativeGraph:
     @property
     def nodes(self) -> tuple[RecordedNode, ...]:
         """Its nodes, in an order that their dependences allow, with the arguments of the next replay."""
-        return tuple(map(self._node, range(self.library.turret_graph_length(self.handle))))
+        return tuple(map(self._node, range(self.length)))
+
+    @property
+    def length(self) -> int:
+        """How many nodes it has; those that work on no memory are left out."""
+        count: int = self.library.turret_graph_length(self.handle)
+        return count
 
     def _node(self, number: int) -> RecordedNode:
         library, handle = self.library, self.handle
@@ -141,7 +147,7 @@ class NativeGraph:
         return replay
 
     def replay_as(self, launch: Callable[[], object], stream: int, launcher: ctypes.CDLL | None = None) -> str:
-        """Queue it with the grids and arguments of what ``launch`` launches by the ``launcher`` on this thread.
+        """Queue it with the grids and arguments of what ``launch`` launches and copies by the ``launcher`` here.
 
         Nothing else is queued.  Gives why those launches are not the recorded ones, and then queues nothing.
         """
@@ -149,16 +155,15 @@ class NativeGraph:
         library, handle = self.library, self.handle
         launcher = LAUNCHER.load() if launcher is None else launcher
         library.turret_rewrite_begin(handle)
-        launcher.turret_redirect(
-            _address(library.turret_rewrite_kernel), _address(library.turret_rewrite_clear), handle
-        )
+        takers = (library.turret_rewrite_kernel, library.turret_rewrite_clear, library.turret_rewrite_copy)
+        launcher.turret_redirect(*map(_address, takers), handle)
         try:
             launch()
         except Exception:
             if not library.turret_rewrite_refusal(handle):
                 raise
         finally:
-            launcher.turret_redirect(None, None, None)
+            launcher.turret_redirect(None, None, None, None)
         fits = not library.turret_rewrite_refusal(handle)
         failed = fits and library.turret_rewrite_end(handle, stream)
         refusal: bytes = library.turret_rewrite_refusal(handle)

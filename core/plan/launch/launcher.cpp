@@ -67,6 +67,7 @@ struct Driver {
                    void**);
   Result (*launch_ex)(const LaunchConfig*, Handle, void**, void**);
   Result (*clear)(Address, unsigned char, std::size_t, Handle);
+  Result (*copy)(Address, Address, std::size_t, Handle);
   Result (*error_text)(Result, const char**);
   bool programmatic = false;
 };
@@ -112,7 +113,9 @@ bool open_driver(const char* path) {
                         find(library, "cuModuleGetFunction", d.get_function) &&
                         find(library, "cuFuncSetAttribute", d.set_attribute) &&
                         find(library, "cuLaunchKernel", d.launch) && find(library, "cuLaunchKernelEx", d.launch_ex) &&
-                        find(library, "cuMemsetD8Async", d.clear) && find(library, "cuGetErrorString", d.error_text);
+                        find(library, "cuMemsetD8Async", d.clear) &&
+                        find(library, "cuMemcpyDtoDAsync_v2", d.copy) &&
+                        find(library, "cuGetErrorString", d.error_text);
   if (!complete) return false;
   if (const Result result = d.init(0)) return fail("cuInit", result);
   int version = 0;
@@ -278,6 +281,7 @@ std::int64_t status(Status::Value code, std::int64_t detail) { return code | (de
 struct Redirection {
   int (*kernel)(void* graph, Handle function, const unsigned* grid, void* const* parameters, std::int64_t count) = nullptr;
   int (*clear)(void* graph, Address target, std::uint64_t bytes) = nullptr;
+  int (*copy)(void* graph, Address target, Address source, std::uint64_t bytes) = nullptr;
   void* graph = nullptr;
 };
 thread_local Redirection redirection;
@@ -321,6 +325,11 @@ class Segment {
     const bool good = (ready_.load(std::memory_order_acquire) || prepare()) && launch_all(slots, sizes, stream);
     if (before != context) driver.set_current(before);
     return good ? Status::DONE : Status::DRIVER_ERROR;
+  }
+
+  static bool redirected() {
+    message = "a recorded graph cannot take over a launch";  // it knows why
+    return false;
   }
 
  private:
@@ -369,11 +378,6 @@ class Segment {
       }
     }
     return true;
-  }
-
-  static bool redirected() {
-    message = "a recorded graph cannot take over a launch";  // it knows why
-    return false;
   }
 
   static Result launch(const Step& step, const std::int64_t* counts, void** pointers, Handle stream) {
@@ -555,10 +559,27 @@ int turret_segment_prepare(void* handle) {
 }
 
 // From now on this thread's launches are handed to these functions of `graph`; null: to the driver, as before.
-void turret_redirect(void* kernel, void* clear, void* graph) {
+void turret_redirect(void* kernel, void* clear, void* copy, void* graph) {
   redirection.kernel = reinterpret_cast<decltype(redirection.kernel)>(kernel);
   redirection.clear = reinterpret_cast<decltype(redirection.clear)>(clear);
+  redirection.copy = reinterpret_cast<decltype(redirection.copy)>(copy);
   redirection.graph = graph;
+}
+
+// Copies bytes between two places of a device's memory, in the order of ``stream``; 0, or a status with a message.
+std::int64_t turret_copy(int device, std::uint64_t target, std::uint64_t source, std::uint64_t bytes, void* stream) {
+  if (redirection.graph != nullptr) {
+    if (!redirection.copy(redirection.graph, target, source, bytes)) return Status::DONE;
+    Segment::redirected();
+    return Status::DRIVER_ERROR;
+  }
+  Handle context = nullptr, before = nullptr;
+  if (!context_of(device, context)) return Status::DRIVER_ERROR;
+  driver.get_current(&before);
+  if (before != context) driver.set_current(context);
+  const Result result = driver.copy(target, source, bytes, stream);
+  if (before != context) driver.set_current(before);
+  return result == 0 || fail("copying memory", result) ? Status::DONE : Status::DRIVER_ERROR;
 }
 
 // Launches on ``stream``; 0, or a status in the low byte with a detail above it.

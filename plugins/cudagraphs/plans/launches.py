@@ -1,4 +1,4 @@
-"""A plan that launches kernels and does nothing else, over memory that its caller gives, for whatever sizes.
+"""A plan of kernels and copies of bytes alone, run over memory that its caller gives, for whatever sizes.
 
 Such a plan's grids, size arguments and addresses are known by construction, so that one recording of it can be written
 anew for other sizes.  Its intermediate values lie in one block of memory, whose layout is decided once for each sizes.
@@ -7,12 +7,13 @@ anew for other sizes.  Its intermediate values lie in one block of memory, whose
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import attrs
 
-from turret.hooks.devices import PlanLibrary
+from turret.hooks.devices import ByteCopier, PlanLibrary
 from turret.hooks.graph_capture import extent
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, View
 from turret.plan.bounds import table_length
@@ -27,31 +28,54 @@ _LAYOUTS_KEPT = 1024
 """Sizes whose layout of memory is kept."""
 
 
-def why_one_size(plan: Plan) -> str:
-    """Why a recording of a plan is right for its sizes alone; empty where it can be written anew."""
+def why_one_size(plan: Plan, byte_copier: Callable[[], ByteCopier | None]) -> str:
+    """Why a recording of a plan is right for its sizes alone; empty where it can be written anew.
+
+    ``byte_copier`` gives what its device copies bytes by.
+    """
     if plan.check_bounds:
         return "its kernels check every access"
     for step in plan.steps:
         if isinstance(step, Call):
             return f"grids and arguments of {step.op} are not known ahead of a call"
-        if isinstance(step, Copy):
-            return f"what copies {plan.slots[step.source].name} is chosen by torch in each call"
+        if isinstance(step, Copy) and not _copies_bytes(plan, step):
+            return f"what copies {plan.slots[step.source].name} to another layout is chosen by torch in each call"
+        if isinstance(step, Copy) and byte_copier() is None:
+            return f"{plan.device} has no copies that a recording takes over"
     if not any(isinstance(step, Launch) for step in plan.steps):
         return "it launches nothing"
     return ""
+
+
+def _copies_bytes(plan: Plan, step: Copy) -> bool:
+    """Whether a copy is one of bytes, if its tensors have no gaps."""
+    source, target = plan.slots[step.source], plan.slots[step.target]
+    layouts = {(slot.shape, slot.stride, slot.torch_dtype) for slot in (source, target)}
+    return len(layouts) == 1 and not source.torch_dtype.is_complex  # those may be conjugated when they are read
+
+
+@attrs.frozen
+class _CopyBytes:
+    """A copy between two slots; ``number`` is its place in ``MemoryLayout.copies``."""
+
+    target: int
+    source: int
+    number: int
 
 
 @attrs.frozen
 class MemoryLayout:
     """Where the intermediate values of a call lie in a block of ``nbytes`` bytes: offsets by slot, and all numbers.
 
-    ``views``: how far a view begins behind its base, in bytes.
+    ``views``: how far a view begins behind its base, in bytes; ``copies``: the bytes of each copy, None where its
+    tensors have gaps.
     """
 
     nbytes: int
     offsets: dict[int, int]
     views: dict[int, int]
     sizes: tuple[int, ...]
+    copies: tuple[int | None, ...]
 
 
 class PlanLaunches:
@@ -60,21 +84,47 @@ class PlanLaunches:
     ``symbols``: those of the size key.
     """
 
-    def __init__(self, plan: Plan, library: PlanLibrary, symbols: Sequence[str]) -> None:
+    def __init__(
+        self, plan: Plan, library: PlanLibrary, symbols: Sequence[str], byte_copier: Callable[[], ByteCopier | None]
+    ) -> None:
         self._plan, self._symbols = plan, tuple(symbols)
-        launches = [step for step in plan.steps if isinstance(step, Launch)]
-        segments = [library.segment(step) for step in launches]
-        self._runs = tuple((segment.run, segment.leading) for segment in segments)
+        self._copies = [step for step in plan.steps if isinstance(step, Copy)]
+        self._copy = byte_copier() if self._copies else None
+        self._work: list[Any] = []
+        copied: set[int] = set()
+        used: set[int] = set()
+        for step in plan.steps:
+            if isinstance(step, Launch):
+                segment = library.segment(step)
+                self._work.append((segment.run, segment.leading))
+                used |= set(step.slots)
+            elif isinstance(step, Copy):
+                self._work.append(_CopyBytes(step.target, step.source, self._copies.index(step)))
+                copied |= {step.target, step.source}
+        self._locate_all(used | copied, copied)
+        self._find_floats(plan)
+        self._layouts: dict[Key, MemoryLayout] = {}
+        self._slot_count = plan.table_slots + 1
+        self._slots_type = ctypes.c_void_p * self._slot_count
+        self._sizes_type = ctypes.c_int64 * max(1, table_length(plan))
+
+    def _locate_all(self, used: Set[int], copied: Set[int]) -> None:
+        """Note how the addresses of slots are known."""
+        plan = self._plan
         self._offset_texts = {slot: texts for slot, (_, texts) in roots(plan).items()}
         self._bases = {slot: root for slot, (root, _) in roots(plan).items()}
-        self._layouts: dict[Key, MemoryLayout] = {}
         self._inputs: list[tuple[int, int]] = []
         self._fixed: dict[int, int] = {}
         self._own: list[int] = []
         self._in_arena: list[tuple[int, int]] = []
-        for slot in sorted({slot for step in launches for slot in step.slots} | set(self._bases.values())):
+        for slot in sorted(used | set(self._bases.values())):
             self._locate(slot)
-        self._viewed = [slot for slot in self._bases if any(slot in step.slots for step in launches)]
+        copied = {self._bases.get(slot, slot) for slot in copied}
+        self._copied_inputs = [position for slot, position in self._inputs if slot in copied]
+        self._viewed = [slot for slot in self._bases if slot in used]
+
+    def _find_floats(self, plan: Plan) -> None:
+        """Note how the floats that kernels are handed are known."""
         readers = [(plan.size_symbols.index(s), plan.size_sources[s]) for s in plan.float_symbols
                    if s in plan.size_sources]  # fmt: skip
         self._floats = tuple((n, source.input, source_reader(source)) for n, source in readers)
@@ -83,9 +133,6 @@ class PlanLaunches:
             for s in plan.steps
             if isinstance(s, Compute) and s.symbol in plan.float_symbols
         ]
-        self._slot_count = plan.table_slots + 1
-        self._slots_type = ctypes.c_void_p * self._slot_count
-        self._sizes_type = ctypes.c_int64 * max(1, table_length(plan))
 
     def _locate(self, slot: int) -> None:
         """Note how the address of a slot is known."""
@@ -128,7 +175,14 @@ class PlanLaunches:
             slot: sum(compile_size(text)(sizes) for text in texts) * plan.slots[slot].torch_dtype.itemsize
             for slot, texts in self._offset_texts.items()
         }
-        return MemoryLayout(nbytes, offsets, views, tuple(sizes.get(symbol, 0) for symbol in plan.size_symbols))
+        numbers = tuple(sizes.get(symbol, 0) for symbol in plan.size_symbols)
+        return MemoryLayout(nbytes, offsets, views, numbers, tuple(self._bytes(step, sizes) for step in self._copies))
+
+    def _bytes(self, step: Copy, sizes: Sizes) -> int | None:
+        """Bytes of a copy."""
+        slot = self._plan.slots[step.source]
+        shape, stride = compile_sizes(slot.shape)(sizes), compile_sizes(slot.stride)(sizes)
+        return math.prod(shape) * slot.torch_dtype.itemsize if extent(shape, stride) == math.prod(shape) else None
 
     def launch(self, inputs: Sequence[Any], key: Key, memory: int, stream: int) -> None:
         """Launch all on a stream, over inputs and outputs and ``memory``, where ``nbytes(key)`` bytes are.
@@ -136,6 +190,23 @@ class PlanLaunches:
         Raises ``NotRecordable`` where kernels do not take these tensors as they lie.
         """
         layout = self.layout(key)
+        slots = self._addresses(inputs, layout, memory)
+        sizes = self._sizes_type(*layout.sizes)
+        if self._floats or self._computed_floats:
+            self._write_floats(sizes, inputs, layout)
+        slots_at, sizes_at = ctypes.addressof(slots), ctypes.addressof(sizes)
+        for work in self._work:
+            if isinstance(work, _CopyBytes):
+                self._copy_bytes(slots[work.target] or 0, slots[work.source] or 0, layout.copies[work.number], stream)
+                continue
+            run, leading = work
+            if status := run(*leading, slots_at, sizes_at, stream):
+                raise NotRecordable(f"its kernels do not take these tensors as they lie (status {status})")
+
+    def _addresses(self, inputs: Sequence[Any], layout: MemoryLayout, memory: int) -> ctypes.Array[ctypes.c_void_p]:
+        """The table of where slots lie."""
+        if any(inputs[position].is_neg() for position in self._copied_inputs):
+            raise NotRecordable("it copies a tensor that is negated when it is read")
         slots = self._slots_type()
         for slot, address in self._fixed.items():
             slots[slot] = address
@@ -148,13 +219,16 @@ class PlanLaunches:
         for slot in self._viewed:
             slots[slot] = (slots[self._bases[slot]] or 0) + layout.views[slot]
         slots[self._slot_count - 1] = memory
-        sizes = self._sizes_type(*layout.sizes)
-        if self._floats or self._computed_floats:
-            self._write_floats(sizes, inputs, layout)
-        slots_at, sizes_at = ctypes.addressof(slots), ctypes.addressof(sizes)
-        for run, leading in self._runs:
-            if status := run(*leading, slots_at, sizes_at, stream):
-                raise NotRecordable(f"its kernels do not take these tensors as they lie (status {status})")
+        return slots
+
+    def _copy_bytes(self, target: int, source: int, nbytes: int | None, stream: int) -> None:
+        assert self._copy is not None  # plans that copy are recorded for any size where the device has one
+        if nbytes is None or 0 < abs(target - source) < nbytes:
+            raise NotRecordable("it copies between tensors that have gaps, or lie over each other")
+        if not nbytes or target == source:
+            return
+        if status := self._copy(target, source, nbytes, stream):
+            raise NotRecordable(f"a copy of {nbytes} bytes is refused (status {status})")
 
     def _write_floats(self, sizes: Any, inputs: Sequence[Any], layout: MemoryLayout) -> None:
         known: dict[str, Any] = dict(zip(self._plan.size_symbols, layout.sizes, strict=True))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
 from turret.graph.externs import recorded_variant, resolve_op, unset_results
+from turret.hooks.devices import ByteCopier
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.executor import LoadedPlan
@@ -29,6 +30,7 @@ class PlanWork(Work):
 
     ``own_memory``: the device keeps arenas from call to call.  ``reserves_nothing``: it is to be recorded as calls of
     any sizes are, even where it has one size: the recording then works in memory that each replay takes anew.
+    ``byte_copier`` gives what its device copies bytes by.
     """
 
     def __init__(
@@ -41,18 +43,21 @@ class PlanWork(Work):
         written: frozenset[int],
         own_memory: bool,
         reserves_nothing: bool = False,
+        byte_copier: Callable[[], ByteCopier | None],
     ) -> None:
         self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self.states, self.visible_outputs = GeneratorStates.of(plan), plan.visible_outputs
-        self._plan, self._load, self._own_memory = plan, load, own_memory
+        self._plan, self._load, self._own_memory, self._byte_copier = plan, load, own_memory, byte_copier
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None
-        self._into: LoadedPlan | None = None
+        self._into: dict[frozenset[int], LoadedPlan] = {}
         self._launches: PlanLaunches | None = None
         has_sizes = bool(self._symbols()) or reserves_nothing
-        self.one_size = why_one_size(self._into_plan) if has_sizes else "it has no dynamic sizes"
+        self.one_size = why_one_size(self._into_plan, byte_copier) if has_sizes else "it has no dynamic sizes"
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
+        self.returned = _returned(plan, self._buffers)
+        self.copied_into = tuple(_copied_into(plan))
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
         self._layouts: dict[Key, tuple[Layout, ...]] = {}
@@ -91,13 +96,22 @@ class PlanWork(Work):
             self._run = self._loaded(self._plan)
         return self._run(args)
 
-    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
-        if self._into is None:
-            self._into = self._loaded(self._into_plan)
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        run = self._loaded_into(frozenset(n for n, buffer in enumerate(buffers) if buffer is None))
         layouts = self._layouts[self.key(args)]
         with below_autograd():
-            args += [b.as_strided(own.shape, own.stride) for b, own in zip(buffers, layouts, strict=True)]
-        self._into(args)
+            given = [(b, own) for b, own in zip(buffers, layouts, strict=True) if b is not None]
+            args += [b.as_strided(own.shape, own.stride) for b, own in given]
+        return run(args)
+
+    def _loaded_into(self, without: frozenset[int]) -> LoadedPlan:
+        """The plan that takes the memory of its outputs, but for some buffers, which it returns."""
+        found = self._into.get(without)
+        if found is None:
+            slots = frozenset(self._buffers[n] for n in without)
+            plan = into_buffers(self._plan, slots)[0] if slots else self._into_plan
+            found = self._into[without] = self._loaded(plan)
+        return found
 
     def intermediate_bytes(self, key: Key) -> int:
         return self._only_launches().nbytes(key)
@@ -107,17 +121,15 @@ class PlanWork(Work):
 
     def _only_launches(self) -> PlanLaunches:
         if self._launches is None:
-            self.prepare(into=True)
-            assert self._into is not None
-            library = self._into.library
+            library = self._loaded_into(frozenset()).library
             assert library is not None  # a plan that launches has one
-            self._launches = PlanLaunches(self._into_plan, library, self._symbols())
+            self._launches = PlanLaunches(self._into_plan, library, self._symbols(), self._byte_copier)
         return self._launches
 
-    def prepare(self, into: bool) -> None:
-        if into and self._into is None:
-            self._into = self._loaded(self._into_plan)
-        if not into and self._run is None:
+    def prepare(self, into: bool, without: frozenset[int] = frozenset()) -> None:
+        if into:
+            self._loaded_into(without)
+        elif self._run is None:
             self._run = self._loaded(self._plan)
 
     def _loaded(self, plan: Plan) -> LoadedPlan:
@@ -162,6 +174,16 @@ def _check_only_kernels_take(floats: frozenset[str], plan: Plan) -> None:
         raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
 
 
+def _copied_into(plan: Plan) -> Iterator[int]:
+    """The inputs that a plan's copies write to."""
+    roots = roots_of(plan)
+    for step in plan.steps:
+        if isinstance(step, Copy):
+            root = plan.slots[roots.get(step.target, (step.target, ()))[0]]
+            if root.storage == "input":
+                yield root.number
+
+
 def _no_floats(args: Sequence[Any]) -> tuple[float, ...]:
     return ()
 
@@ -177,20 +199,36 @@ def _kept(plan: Plan) -> list[int]:
     return [slot for slot in kept if plan.slots[slot].storage not in ("input", "constant")]
 
 
-def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
-    """A plan that takes the memory of its outputs behind its inputs and returns nothing, and which slots those are.
+def _returned(plan: Plan, buffers: Sequence[int]) -> dict[int, int]:
+    """Buffers, by number, that a library call allocates, with its number among library calls and copies."""
+    device, kept = torch.device(plan.device).type, frozenset(buffers)
+    others, found = _told_where(plan, kept).keys() | _unset(plan), dict[int, int]()
+    calls = [step for step in plan.steps if isinstance(step, Call | Copy)]
+    for number, step in enumerate(calls):
+        for slot in step.outputs if isinstance(step, Call) and not step.symbol_bindings else ():
+            if slot in kept and slot not in others and torch.device(plan.slots[slot].device).type == device:
+                found[buffers.index(slot)] = number
+    return dict(sorted(found.items()))
+
+
+def into_buffers(plan: Plan, returned: frozenset[int] = frozenset()) -> tuple[Plan, tuple[int, ...]]:
+    """A plan that takes the memory of its outputs behind its inputs, and which slots those are.
 
     What a library call returns is copied into it at the end, where the op has no variant that writes to memory it is
-    given; all else is written where it belongs.
+    given; all else is written where it belongs.  Of the slots ``returned`` it takes no memory: it returns what their
+    calls gave, in the order of its outputs, and nothing else.
     """
     kept = tuple(_kept(plan))
     told, unset = _told_where(plan, frozenset(kept)), _unset(plan)
-    slots, copies, given = list(plan.slots), [], []
-    for number, slot in enumerate(kept):
+    slots, copies = list(plan.slots), list[Copy]()
+    given: list[int] = []
+    for slot in kept:
+        if slot in returned:
+            continue
         storage = plan.slots[slot].storage
         if storage not in ("own", "call"):
             raise NotRecordable(f"its output {plan.slots[slot].name} lies in memory that is not its own")
-        made = attrs.evolve(plan.slots[slot], storage="input", number=len(plan.inputs) + number)
+        made = attrs.evolve(plan.slots[slot], storage="input", number=len(plan.inputs) + len(given))
         if storage == "own" or slot in told:
             slots[slot] = made
             given.append(slot)
@@ -206,7 +244,7 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
         slots=tuple(slots),
         inputs=(*plan.inputs, *given),
         steps=(*steps, *copies),
-        outputs=(),
+        outputs=tuple(SlotRef(slot) for slot in kept if slot in returned),
         arena_spans=spans,
         kernel_slots=plan.table_slots,
     )

@@ -82,6 +82,9 @@ def _replay(
         if refused:
             return None
         tally.replays += 1
+        for n in work.copied_into:
+            if not args[n].is_inference():
+                torch.autograd.graph.increment_version(args[n])
         results = fresh_outputs(shapes, buffers, args)
         args.clear()
         return results

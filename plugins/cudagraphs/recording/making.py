@@ -19,7 +19,16 @@ from turret.plugins.cudagraphs.recording.node import (
     on_device,
     overlapping,
 )
-from turret.plugins.cudagraphs.recording.recorder import Item, NotRecordable, Numbers, Recorded, Recorder
+from turret.plugins.cudagraphs.recording.recorder import (
+    AllocatingCall,
+    Item,
+    NotRecordable,
+    Numbers,
+    Recorded,
+    Recorder,
+    ResultPlace,
+    Returned,
+)
 from turret.plugins.cudagraphs.recording.replay import write_replay
 from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
@@ -73,16 +82,21 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
     inputs = sort_inputs(work, args, making.pooled, making.moved, recording_device)
     items: dict[Item, torch.Tensor] = {("input", n): args[n] for n in inputs.moving}
     run, bumps = _runner(work, args, None if pools_outputs else len(shapes.buffers))
+    returned = _returned(work, shapes, recording_device)
     if not pools_outputs:
-        made = [recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
-        items |= {("buffer", n): t for n, t in enumerate(made) if t.numel()}
-        run = _with_empty_buffers(run, {("buffer", n): t for n, t in enumerate(made) if not t.numel()})
+        made: dict[Item, torch.Tensor] = {
+            ("buffer", n): recording_device.empty(b.shape, b.stride, b.dtype)
+            for n, b in enumerate(shapes.buffers)
+            if ("buffer", n) not in returned.calls
+        }
+        items |= {key: t for key, t in made.items() if t.numel()}
+        run = _with_empty_buffers(run, {key: t for key, t in made.items() if not t.numel()})
     pinned = {key: making.copies for key in items if key[0] == "input"} if making.copies else {}
     numbers = _numbers(work, args)
-    first = {key: tensor.data_ptr() for key, tensor in items.items()} | numbers.bits({})
     reserved = making.pool.reserved_bytes
     recorder = Recorder(recording_device, making.pool, making.state, making.dead)
-    recorded, outputs = recorder.record(run, items, pinned, numbers)
+    recorded, outputs = recorder.record(run, items, pinned, numbers, None if pools_outputs else returned)
+    first = recorded.addresses | numbers.bits({})
     if reason := overlapping(args, [n for kind, n in recorded.pinned if kind == "input"], work.written):
         raise NotRecordable(reason)
     blocks: tuple[Block, ...] = ()
@@ -121,13 +135,30 @@ def _runner(work: Work, args: Sequence[Any], buffers: int | None) -> tuple[Calla
         if buffers is None:
             outputs = work.run(given)
         else:
-            work.run_into(given, [replaced[("buffer", n)] for n in range(buffers)])
-            outputs = None
+            made = work.run_into(given, [replaced.get(("buffer", n)) for n in range(buffers)])
+            outputs = [ResultPlace.of(tensor) for tensor in made]
+            del made
         bumps.clear()
         bumps.update({n: watched[n]._version - v for n, v in before.items() if watched[n]._version != v})
         return outputs
 
     return run, bumps
+
+
+def _returned(work: Work, shapes: Shapes, recording_device: RecordingDevice) -> Returned:
+    """Buffers that library calls may write to themselves, in memory that they would allocate."""
+    tells = recording_device.capture.observer() is not None
+
+    def make(item: Item) -> torch.Tensor:
+        layout = shapes.buffers[item[1]]
+        return recording_device.empty(layout.shape, layout.stride, layout.dtype)
+
+    calls: dict[Item, AllocatingCall] = {
+        ("buffer", n): AllocatingCall(call, shapes.buffers[n].nbytes)
+        for n, call in work.returned.items()
+        if tells and shapes.buffers[n].nbytes
+    }
+    return Returned(calls, make, lambda items: work.prepare(True, frozenset(n for _, n in items)))
 
 
 def _numbers(work: Work, args: Sequence[Any]) -> Numbers:
@@ -194,4 +225,11 @@ def _output_decision(n: int, result: Result, recorded: Recorded, pools_outputs: 
     pinned = recorded.pinned.get(("buffer", result.source))
     if pinned is not None:
         return [Decision("output", n, "copied out", pinned.reason)]
+    copied = recorded.copied.get(("buffer", result.source))
+    if copied is not None:
+        reason = f"the recording copies it from where its library call allocates it: {copied}"
+        return [Decision("output", n, "fresh", reason)]
+    if ("buffer", result.source) in recorded.returned:
+        count = len(recorded.words[("buffer", result.source)])
+        return [Decision("output", n, "fresh", f"its library call writes to it; {count} words of the recording")]
     return [Decision("output", n, "fresh", "its address is known to all nodes that write it")]

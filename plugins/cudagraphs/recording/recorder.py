@@ -15,7 +15,17 @@ from typing import Any, cast
 import attrs
 import torch
 
-from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
+from turret.hooks.graph_capture import (
+    AddressWord,
+    HeldBack,
+    HeldBlock,
+    MemoryPool,
+    Moved,
+    Recording,
+    address_words,
+    tensor_at,
+)
+from turret.hooks.result_words import MovedResult, result_words, why_not_fresh
 from turret.plugins.cudagraphs.work import Layout, RecordingDevice, float_bits
 from turret.torch_compat.operators.ops import neg_view
 
@@ -26,6 +36,8 @@ _TAKEN, _LARGEST_TAKEN = 32, 1024
 """How many pieces of each size, and up to how many bytes, are taken from the host's allocator to move what comes next:
 more than it keeps at hand for a thread (7 pieces, glibc's ``tcache_count``)."""
 
+_ALIKE = "its recordings cannot be told apart"
+
 _ATTEMPTS = 4
 """Recordings of a call that are compared before all that could move is pinned."""
 
@@ -34,6 +46,9 @@ Item = tuple[str, int]
 
 Run = Callable[[Mapping[Item, Any]], Any]
 """Runs the call with some of its memory, or of its floats, replaced."""
+
+_LARGE = (1 << 20) + 512
+"""Bytes of a block that allocators take from where they take large ones."""
 
 
 class NotRecordable(Exception):
@@ -76,12 +91,53 @@ class Recorded:
     """A recording, and how it is told where its memory lies.
 
     ``words``: for each item that may move, the words that hold its address, and for each float those that hold its
-    bits; ``pinned``: those that may not.
+    bits; ``pinned``: those that may not.  ``addresses``: where each item lay.  ``copied``: buffers that the recording
+    copies what a library call allocates to, with the reason; ``returned``: those that the call writes to itself.
     """
 
     recording: Recording
     words: dict[Item, tuple[AddressWord, ...]]
     pinned: dict[Item, Pinned]
+    addresses: dict[Item, int] = attrs.field(factory=dict)
+    copied: dict[Item, str] = attrs.field(factory=dict)
+    returned: frozenset[Item] = frozenset()
+
+
+@attrs.frozen
+class ResultPlace:
+    """Where a result lies that a library call allocated; ``is_whole``: it is all of its storage."""
+
+    address: int
+    nbytes: int
+    is_whole: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> ResultPlace:
+        nbytes = Layout.of(tensor).nbytes
+        return cls(
+            tensor.data_ptr(), nbytes, (0, nbytes) == (tensor.storage_offset(), tensor.untyped_storage().nbytes())
+        )
+
+
+@attrs.frozen
+class AllocatingCall:
+    """The number of a library call among those of a recording, and the bytes of a result of it."""
+
+    number: int
+    nbytes: int
+
+
+@attrs.frozen(eq=False)
+class Returned:
+    """Buffers that library calls allocate: where they have none, running the call gives their ``ResultPlace`` in turn.
+
+    ``calls``: for each, which call allocates it; ``make``: gives a buffer for one; ``prepare``: is told which have none
+    before that is recorded.
+    """
+
+    calls: Mapping[Item, AllocatingCall]
+    make: Callable[[Item], torch.Tensor]
+    prepare: Callable[[frozenset[Item]], None]
 
 
 class Recorder:
@@ -98,37 +154,56 @@ class Recorder:
         items: Mapping[Item, torch.Tensor],
         pinned: Mapping[Item, str],
         numbers: Numbers | None = None,
+        returned: Returned | None = None,
     ) -> tuple[Recorded, Any]:
         """Record ``run`` over ``items``; ``pinned`` says of which it is known that they cannot move, and why.
+
+        Those of ``returned`` are no items: they become some where words of theirs are not understood.
 
         The recording comes with what the call gave, whose tensors lie in the pool.  Raises ``NotRecordable`` where the
         words that hold one of ``numbers`` are not understood.
         """
-        pinned = dict(pinned)
         numbers = numbers or Numbers({}, lambda given: ())
+        returned = returned or Returned({}, lambda item: torch.empty(0), lambda items: None)
+        chosen = _Choice(dict(items), dict(pinned), dict(returned.calls))
         for attempt in range(_ATTEMPTS):
-            free = {key: t for key, t in items.items() if key not in pinned}
-            held = {key: Layout.of(items[key]) for key in pinned}
-            made, words, unclear = self._attempt(run, free, held, numbers)
-            if not unclear:
-                memory = {k: Pinned(made.places[k], held[k], pinned[k]) for k in held}
-                return Recorded(made.recording, words, memory), made.result
+            returned.prepare(frozenset(chosen.calls))
+            free, held = chosen.free, chosen.held
+            made, words, unclear, refused = self._attempt(run, free, held, numbers, chosen.calls)
+            if not unclear and not refused:
+                return chosen.recorded(made, words), made.result
             # What was unclear because the pool grew meanwhile is clear at the second attempt.
             if attempt:
-                pinned |= {key: reason for key, reason in unclear.items() if key[0] != "float"}
+                refused = {key: reason for key, reason in unclear.items() if key in chosen.calls} | refused
             if attempt == _ATTEMPTS - 2:
-                pinned |= {key: "its recordings cannot be told apart" for key in free if key not in pinned}
+                refused = dict.fromkeys(chosen.calls, _ALIKE) | refused
+            chosen.copy(refused, returned.make)
+            if attempt:
+                floats_and_copied = [key for key in unclear if key[0] == "float" or key in refused]
+                chosen.pinned |= {key: reason for key, reason in unclear.items() if key not in floats_and_copied}
+            if attempt == _ATTEMPTS - 2:
+                chosen.pinned |= {key: _ALIKE for key in free if key not in chosen.pinned}
             del made
         raise NotRecordable(f"it takes floats, and where they are is not known: {next(iter(unclear.values()))}")
 
     def _attempt(
-        self, run: Run, free: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout], numbers: Numbers
-    ) -> tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
-        """The recording over the call's own memory, the words found by two others, and why some were not."""
+        self,
+        run: Run,
+        free: Mapping[Item, torch.Tensor],
+        held: Mapping[Item, Layout],
+        numbers: Numbers,
+        calls: Mapping[Item, AllocatingCall],
+    ) -> tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str], dict[Item, str]]:
+        """The recording over the call's own memory, the words found by two others, and why some were not.
+
+        Two more, with memory held back, tell the words of what ``calls`` of it allocate; at last comes for which of
+        those no recording will, and why.
+        """
         keys = [*free, *numbers.bits({})]
-        if not keys:
-            return self._made(run, free, held), {}, {}
+        if not keys and not calls:
+            return self._made(run, free, held), {}, {}, {}
         others: list[tuple[Recording, dict[Item, Moved]]] = []
+        apart = self._made_with_memory_held_back(run, free, held, calls)
         failed = ""
         try:
             with other_host_memory():
@@ -140,10 +215,50 @@ class Recorder:
             failed = f"it cannot be recorded over other memory ({type(error).__name__}: {error})"
         made = self._made(run, free, held)
         if failed:
-            return made, {}, dict.fromkeys(keys, failed)
-        return made, *_words(made.recording, again, others, keys)
+            return made, {}, dict.fromkeys([*keys, *calls], failed), {}
+        words, unclear = _words(made.recording, again, others, keys)
+        results, refused = _moved(made, apart, calls, self._pool.granule)
+        try:
+            found = result_words(made.recording, [other.recording for other in apart], results, again, self._pool)
+        except ValueError as error:
+            return made, words, unclear | dict.fromkeys(results, str(error)), refused
+        of_results = {cast(Item, key): found_words for key, found_words in found.words.items()}
+        not_understood = {cast(Item, key): reason for key, reason in found.unclear.items()}
+        return made, words | of_results, unclear | not_understood, refused
 
-    def _made(self, run: Run, given: Mapping[Item, Any], held: Mapping[Item, Layout]) -> _Made:
+    def _made_with_memory_held_back(
+        self,
+        run: Run,
+        free: Mapping[Item, torch.Tensor],
+        held: Mapping[Item, Layout],
+        calls: Mapping[Item, AllocatingCall],
+    ) -> list[_Made]:
+        """Two recordings in which what library calls allocate lies elsewhere.
+
+        In the second there is a hole before them that one piece of memory fits into, so that those which follow one
+        another in the first move by different distances.  None where they cannot be made: memory may be short.
+        """
+        made: list[_Made] = []
+        for turn in range(2 if calls else 0):
+            held_back: dict[int, list[HeldBlock]] = {}
+            for call in calls.values():
+                blocks = [HeldBlock(call.nbytes)]
+                if turn:
+                    blocks += [HeldBlock(call.nbytes, is_hole=True), HeldBlock(min(call.nbytes, _LARGE))]
+                held_back.setdefault(call.number, []).extend(blocks)
+            try:
+                made.append(self._made(run, free, held, held_back))
+            except Exception:
+                return []
+        return made
+
+    def _made(
+        self,
+        run: Run,
+        given: Mapping[Item, Any],
+        held: Mapping[Item, Layout],
+        held_back: HeldBack | None = None,
+    ) -> _Made:
         """One recording, with memory in the pool for what is held there while it is made."""
         pool, recording_device = self._pool, self._recording_device
         pool.restore(self._state, self._dead)
@@ -155,8 +270,42 @@ class Recorder:
         views = {key: memory[key].as_strided(held[key].shape, held[key].stride) for key in held}
         results: list[Any] = []
         replaced = {**given, **views}
-        recording = recording_device.capture.record(recording_device.index, lambda: results.append(run(replaced)), pool)
+        capture, index = recording_device.capture, recording_device.index
+        further: dict[str, Any] = {} if held_back is None else {"held_back": held_back}
+        recording = capture.record(index, lambda: results.append(run(replaced)), pool, **further)
         return _Made(recording, places, results[0])
+
+
+@attrs.define(eq=False)
+class _Choice:
+    """What is done with the memory of a call, as far as is known: what moves, what is pinned, what calls allocate."""
+
+    items: dict[Item, torch.Tensor]
+    pinned: dict[Item, str]
+    calls: dict[Item, AllocatingCall]
+    copied: dict[Item, str] = attrs.field(factory=dict)
+
+    @property
+    def free(self) -> dict[Item, torch.Tensor]:
+        return {key: tensor for key, tensor in self.items.items() if key not in self.pinned}
+
+    @property
+    def held(self) -> dict[Item, Layout]:
+        return {key: Layout.of(self.items[key]) for key in self.pinned}
+
+    def copy(self, refused: Mapping[Item, str], make: Callable[[Item], torch.Tensor]) -> None:
+        """From now on the recording copies these results to buffers."""
+        for key, reason in refused.items():
+            self.copied[key], self.items[key] = reason, make(key)
+            del self.calls[key]
+
+    def recorded(self, made: _Made, words: dict[Item, tuple[AddressWord, ...]]) -> Recorded:
+        """A recording of which all words are understood."""
+        memory = {key: Pinned(made.places[key], layout, self.pinned[key]) for key, layout in self.held.items()}
+        addresses = {key: tensor.data_ptr() for key, tensor in self.items.items()}
+        if self.calls:
+            addresses |= {key: place.address for key, place in zip(self.calls, made.result, strict=True)}
+        return Recorded(made.recording, words, memory, addresses, self.copied, frozenset(self.calls))
 
 
 @attrs.frozen(eq=False)
@@ -245,3 +394,22 @@ def _words(
         if key not in unclear and one.words[key] != two.words[key]:
             unclear[key] = "a third recording has its address in other words"
     return {cast(Item, key): words for key, words in one.words.items()}, unclear
+
+
+def _moved(
+    made: _Made, apart: Sequence[_Made], calls: Mapping[Item, AllocatingCall], granule: int
+) -> tuple[dict[Item, MovedResult], dict[Item, str]]:
+    """Where results lay in each recording, and which cannot be told from other memory, with the reason."""
+    if not apart:
+        return {}, dict.fromkeys(calls, "it cannot be recorded with memory held back")
+    moved: dict[Item, MovedResult] = {}
+    refused: dict[Item, str] = {}
+    for (key, call), place, *elsewhere in zip(calls.items(), made.result, *(o.result for o in apart), strict=True):
+        result = MovedResult(place.address, tuple(other.address for other in elsewhere), place.nbytes, call.number)
+        whole = all(each.is_whole for each in (place, *elsewhere))
+        reason = why_not_fresh(result, made.recording.calls, granule) if whole else "it is a part of a larger storage"
+        if reason:
+            refused[key] = reason
+        else:
+            moved[key] = result
+    return moved, refused

@@ -7,15 +7,28 @@ bookkeeping gives wrong numbers.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 import torch
 
-from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedCall, RecordedNode, Recording, tensor_at
+from turret.hooks.graph_capture import (
+    GraphCapture,
+    HeldBack,
+    MemoryPool,
+    Patch,
+    RecordedCall,
+    RecordedNode,
+    Recording,
+    WorkKind,
+    places_of,
+    tensor_at,
+)
 from turret.plugins.cudagraphs.work import Key, Layout, RecordingDevice, Result, Shapes, Work
 
 HOST = torch.device("cpu")
@@ -39,13 +52,15 @@ class _Held:
 class Pool(MemoryPool):
     """First fit over one block of host memory."""
 
+    granule = GRANULE
+
     def __init__(self, machine: Machine, nbytes: int = 1 << 16) -> None:
         self.machine = machine
         self.memory = torch.empty(nbytes, dtype=torch.uint8)
         self.start = -(-self.memory.data_ptr() // GRANULE) * GRANULE
         self.used: dict[int, int] = {}
         self.tensors = 0
-        self.peak = 0
+        self.peak = self.allocated = 0
 
     @contextlib.contextmanager
     def allocating(self) -> Iterator[None]:
@@ -62,6 +77,7 @@ class Pool(MemoryPool):
                 break
             address = begin + self.used[begin]
         self.used[address] = size
+        self.allocated += size
         self.peak = max(self.peak, address + size - self.start)
         assert self.peak < self.memory.numel() - GRANULE, "the fake's pool is full"
         return address
@@ -80,6 +96,9 @@ class Pool(MemoryPool):
     def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
         storage.overwritten = message  # type: ignore[attr-defined]
 
+    def segments(self) -> list[range]:
+        return [range(self.start, self.start + self.memory.numel() - GRANULE)]
+
     @property
     def reserved_bytes(self) -> int:
         """As an allocator that takes memory when it is first needed."""
@@ -95,23 +114,48 @@ class _Kernel:
     arguments: bytearray
     layouts: tuple[Layout, ...]
     hidden: tuple[bool, ...]
+    kind: WorkKind = "kernel"
+
+    def run(self) -> None:
+        words = struct.unpack(f"<{len(self.layouts)}Q", self.arguments)
+        tensors = [
+            tensor_at(word ^ SECRET if hidden else word, layout.shape, layout.stride, layout.dtype, HOST)
+            for word, layout, hidden in zip(words, self.layouts, self.hidden, strict=True)
+        ]
+        self.function(*tensors)
+
+
+@attrs.define
+class _Bytes:
+    """A node that copies or clears memory: its target, for a copy its source, and how many bytes."""
+
+    name: str
+    kind: WorkKind
+    arguments: bytearray
+
+    def run(self) -> None:
+        target, *source, nbytes = struct.unpack(f"<{len(self.arguments) // 8}Q", self.arguments)
+        if source:
+            ctypes.memmove(target, source[0], nbytes)
+        else:
+            ctypes.memset(target, 0, nbytes)
 
 
 class FakeRecording(Recording):
     """Kernels with addresses as bytes; hidden ones are scrambled, as an address in a descriptor may be.
 
-    Every other one is a library call of its own.
+    Every other one is a library call of its own, those within one apart.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.kernels: list[_Kernel] = []
+        self.kernels: list[_Kernel | _Bytes] = []
         self.calls: list[RecordedCall] = []
         self.fails = False
 
     @property
     def nodes(self) -> Sequence[RecordedNode]:
-        return tuple(RecordedNode("kernel", k.name, bytes(k.arguments)) for k in self.kernels)
+        return tuple(RecordedNode(k.kind, k.name, bytes(k.arguments)) for k in self.kernels)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         for patch in patches:
@@ -134,12 +178,7 @@ class FakeRecording(Recording):
             self.fails = False
             raise OSError("the device is lost")
         for kernel in self.kernels:
-            words = struct.unpack(f"<{len(kernel.layouts)}Q", kernel.arguments)
-            tensors = [
-                tensor_at(word ^ SECRET if hidden else word, layout.shape, layout.stride, layout.dtype, HOST)
-                for word, layout, hidden in zip(words, kernel.layouts, kernel.hidden, strict=True)
-            ]
-            kernel.function(*tensors)
+            kernel.run()
 
 
 @attrs.define
@@ -150,7 +189,7 @@ class _Rewriting:
     next: int = 0
     wrong: str = ""
 
-    def take_over(self, kernel: _Kernel) -> None:
+    def take_over(self, kernel: _Kernel | _Bytes) -> None:
         kernels = self.recording.kernels
         if self.next == len(kernels) or kernels[self.next].name != kernel.name:
             self.wrong = f"{kernel.name} is launched where something else was recorded"
@@ -165,6 +204,9 @@ class _Rewriting:
 
 class _Local(threading.local):
     pool: Pool | None = None
+    held_back: HeldBack = MappingProxyType({})
+    call: RecordedCall | None = None
+    blocks: tuple[Any, ...] = ()
     rewriting: _Rewriting | None = None
     recording: FakeRecording | None = None
 
@@ -182,17 +224,47 @@ class Machine(GraphCapture):
         return Pool(self)
 
     def record(
-        self, index: int, run: Callable[[], Any], pool: Pool | None = None, *, library_calls: bool = True
+        self,
+        index: int,
+        run: Callable[[], Any],
+        pool: Pool | None = None,
+        *,
+        library_calls: bool = True,
+        held_back: HeldBack = MappingProxyType({}),
     ) -> FakeRecording:
         pool = pool or Pool(self)
+        self.local.held_back = held_back
         made = self.local.recording = FakeRecording(pool)
         try:
             with pool.allocating():
                 run()
         finally:
-            self.local.recording = None
+            self.local.recording, self.local.call, self.local.blocks = None, None, ()
         self.made += 1
         return made
+
+    def observer(self) -> Machine:
+        return self
+
+    def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
+        local = self.local
+        if local.recording is not None:
+            first, number = len(local.recording.kernels), len(local.recording.calls)
+            wanted = local.held_back.get(number, ())
+            taken = [(self.empty((block.nbytes,), (1,), torch.uint8), block.is_hole) for block in wanted]
+            local.blocks = tuple(memory for memory, is_hole in taken if not is_hole)
+            del taken
+            call = RecordedCall.of(range(first, first), tensors, stays)
+            local.call = attrs.evolve(call, allocated=-local.recording.pool.allocated)
+
+    def end(self, results: Sequence[torch.Tensor] = ()) -> None:
+        local = self.local
+        if local.recording is not None:
+            call, local.call, local.blocks = local.call, None, ()
+            nodes = range(call.nodes.start, len(local.recording.kernels))
+            allocated = call.allocated + local.recording.pool.allocated
+            noted = attrs.evolve(call, nodes=nodes, allocated=allocated, results=places_of(results))
+            local.recording.calls.append(noted)
 
     def empty(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         pool = self.local.pool
@@ -214,14 +286,26 @@ class Machine(GraphCapture):
         words = [t.data_ptr() ^ (SECRET if h else 0) for t, h in zip(tensors, secret, strict=True)]
         arguments = bytearray(struct.pack(f"<{len(words)}Q", *words))
         layouts = tuple(map(Layout.of, tensors))
+        self._add(_Kernel(name, function, arguments, layouts, secret), tensors)
+
+    def write_bytes(self, name: str, target: torch.Tensor, *source: torch.Tensor) -> None:
+        """Queue a copy to a tensor, or with no source its clearing, as work on bytes; nothing for none."""
+        words = [t.data_ptr() for t in (target, *source)] + [Layout.of(target).nbytes]
+        node = _Bytes(name, "copy" if source else "clear", bytearray(struct.pack(f"<{len(words)}Q", *words)))
+        if self.local.recording is None and self.local.rewriting is None:
+            node.run()
+        elif words[-1]:
+            self._add(node, (target, *source))
+
+    def _add(self, node: _Kernel | _Bytes, tensors: Sequence[torch.Tensor]) -> None:
         if self.local.rewriting is not None:
-            self.local.rewriting.take_over(_Kernel(name, function, arguments, layouts, secret))
+            self.local.rewriting.take_over(node)
             return
         assert self.local.recording is not None
         number = len(self.local.recording.kernels)
-        if number % 2:
+        if number % 2 and self.local.call is None:
             self.local.recording.calls.append(RecordedCall.of(range(number, number + 1), tensors))
-        self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
+        self.local.recording.kernels.append(node)
 
     def recording_device(self) -> RecordingDevice:
         return RecordingDevice(HOST, self, self.empty, lambda: self.stream)
@@ -234,7 +318,7 @@ def is_overwritten(tensor: torch.Tensor) -> bool:
 
 @attrs.frozen
 class Step:
-    """``target = op(sources)``, a new value; for ``add_`` the target is a value that is written to."""
+    """``target = op(sources)``, a new value; for ``add_`` and ``copy_`` the target is a value that is written to."""
 
     op: str
     target: str
@@ -262,8 +346,43 @@ def _add_to(target: torch.Tensor, x: torch.Tensor) -> None:
     target.add_(x)
 
 
-KERNELS = {"scale": _scale, "plus": _plus, "sum": _sum, "product": _product, "add_": _add_to}
-ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1}
+def _copy(target: torch.Tensor, x: torch.Tensor) -> None:
+    target.copy_(x)
+
+
+def _scaled_to(target: torch.Tensor, x: torch.Tensor, end: torch.Tensor) -> None:
+    torch.mul(x, 3, out=target)
+
+
+def _clear(target: torch.Tensor, x: torch.Tensor) -> None:
+    target.zero_()
+
+
+KERNELS = {
+    "scale": _scale,
+    "plus": _plus,
+    "sum": _sum,
+    "product": _product,
+    "add_": _add_to,
+    "copy": _copy,
+    "copy_": _copy,
+    "clear": _clear,
+}
+ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1, "copy": 1, "copy_": 1, "clear": 1}
+WRITES = frozenset({"add_", "copy_"})
+"""Those that write to a value that is there."""
+CALLS = ("fresh", "dead", "large", "slice", "two", "alias", "end", "worked")
+"""Library calls that allocate what they give: three times their source.
+
+``dead``: what they worked in before lies where the result does then; ``large``: and is larger than it; ``slice``: the
+result is a part of a storage; ``two``: there is another one, ``{target}b``; ``alias``: it is the source itself;
+``end``: a kernel is handed where the result ends; ``worked``: they work in something beside the result.
+"""
+ARITY |= dict.fromkeys(CALLS, 1)
+NODES = {"dead": 2, "large": 2, "two": 2, "alias": 0, "worked": 2}
+"""Of those that are not one node."""
+BYTES = {"copy": 1, "copy_": 1, "clear": 0}
+"""Those that are no kernels, with how many tensors they read (of ``clear`` the source tells the size alone)."""
 
 
 class Program(Work):
@@ -288,19 +407,21 @@ class Program(Work):
     ) -> None:
         self.machine, self.inputs, self.steps, self.outputs = machine, inputs, tuple(steps), tuple(outputs)
         self.name, self.role, self.static, self.fails = name, role, frozenset(static), fails
-        self.written = frozenset(int(s.target[1:]) for s in steps if s.op == "add_" and s.target[0] == "i")
-        self.made = [s.target for s in steps if s.op != "add_"]
+        self.written = frozenset(self._written())
+        self.made = [s.target for s in steps if s.op not in WRITES]
         self.runs = 0
         host = any(s.op == "fail" for s in steps)
         self.one_size = "it runs code of the host" if host or not launches_only else ""
+        if any(s.op in CALLS for s in steps):
+            self.one_size = "it has library calls"
+        self.returned = self._returned()
 
     def key(self, args: Sequence[Any]) -> Key:
         return (args[0].shape[0],)
 
     def shapes(self, key: Key) -> Shapes:
         layout = Layout((key[0],), (1,), torch.int64)
-        bases = [_base(o)[0] for o in self.outputs]
-        names = list(dict.fromkeys(b for b in bases if b[0] != "i"))
+        names = self._names()
         results = []
         for output in self.outputs:
             base, start = _base(output)
@@ -312,6 +433,32 @@ class Program(Work):
                 results.append(Result("buffer", names.index(base), view, offset if view else 0))
         return Shapes((layout,) * len(names), tuple(results))
 
+    def _written(self) -> Iterator[int]:
+        """Inputs that are written to, by a name of theirs or by one that a call gave."""
+        given: dict[str, str] = {}
+        for step in self.steps:
+            if step.op == "alias":
+                given[step.target] = given.get(step.sources[0], step.sources[0])
+            target = given.get(step.target, step.target)
+            if step.op in WRITES and target[0] == "i":
+                yield int(target[1:])
+
+    def _names(self) -> list[str]:
+        """The values that buffers are for."""
+        return list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
+
+    def _returned(self) -> dict[int, int]:
+        """Buffers that library calls allocate, by number, with that of the call among all of a recording."""
+        found: dict[str, int] = {}
+        nodes = calls = 0
+        for step in self.steps:
+            if step.op in CALLS:
+                found |= {name: calls for name in (step.target, f"{step.target}b")}
+                nodes, calls = nodes + NODES.get(step.op, 1), calls + 1
+            elif step.op != "fail":
+                nodes, calls = nodes + 1, calls + nodes % 2
+        return {n: found[name] for n, name in enumerate(self._names()) if name in found}
+
     def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
         larger = [size for size in sizes if size >= key[0] > 0]
         return None if self.written or not larger else (min(larger),)
@@ -321,11 +468,17 @@ class Program(Work):
 
     def run(self, args: list) -> list:
         values = self._compute(args, {})
+        for step in self.steps:
+            if step.op == "alias" and step.target in values:  # as an output it is another tensor
+                own = self.machine.empty(values[step.target].shape, (1,), torch.int64)
+                self.machine.write_bytes("copy out", own, values[step.target])
+                values[step.target] = own
         return [self._output(values, output) for output in self.outputs]
 
-    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
-        names = list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
-        self._compute(args, dict(zip(names, buffers, strict=True)))
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        given = {name: b for name, b in zip(self._names(), buffers, strict=True) if b is not None}
+        values = self._compute(args, given)
+        return [values[name] for name in self._names() if name not in given]
 
     def _intermediates(self, length: int) -> dict[str, int]:
         """Where intermediate values begin in memory that ``launch`` is given."""
@@ -338,7 +491,7 @@ class Program(Work):
         return self._intermediates(key[0])[""]
 
     def launch(self, args: Sequence[Any], buffers: Sequence[torch.Tensor], memory: int, stream: int) -> None:
-        names = list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
+        names = self._names()
         length = args[0].shape[0]
         places = {name: memory + at for name, at in self._intermediates(length).items() if name}
         own = {name: tensor_at(at, (length,), (1,), torch.int64, HOST) for name, at in places.items()}
@@ -359,17 +512,61 @@ class Program(Work):
                     raise ValueError("this program fails here")
                 continue
             sources = [values[s] for s in step.sources]
-            if step.op != "add_":
+            if step.op in CALLS:
+                values |= self._call(step, *sources)
+                later = {name for s in self.steps[number + 1 :] for name in (*s.sources, s.target)}
+                del sources
+                for name in [n for n in values if n not in later and n not in needed]:
+                    del values[name]
+                continue
+            if step.op not in WRITES:
                 given = buffers.get(step.target)
                 length = sources[0].shape
                 values[step.target] = self.machine.empty(length, (1,), torch.int64) if given is None else given
             tensors = [values[step.target], *sources]
-            self.machine.launch(step.op, KERNELS[step.op], *tensors, hidden=(step.hidden,) * len(tensors))
+            if step.op in BYTES:
+                self.machine.write_bytes(step.op, *tensors[: 1 + BYTES[step.op]])
+            else:
+                self.machine.launch(step.op, KERNELS[step.op], *tensors, hidden=(step.hidden,) * len(tensors))
             del tensors, sources
             later = {name for s in self.steps[number + 1 :] for name in (*s.sources, s.target)}
             for name in [n for n in values if n not in later and n not in needed]:
                 del values[name]
+        for name in [name for step in self.steps if step.op in CALLS for name in (step.target, f"{step.target}b")]:
+            if name in buffers:
+                self.machine.write_bytes("copy out", buffers[name], values[name])
         return values
+
+    def _call(self, step: Step, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A library call, which allocates what it gives."""
+        machine, length = self.machine, x.shape[0]
+        empty = lambda n: machine.empty((n,), (1,), torch.int64)  # noqa: E731
+        launch = lambda op, *tensors: machine.launch(  # noqa: E731
+            op, KERNELS[op], *tensors, hidden=(step.hidden,) * len(tensors)
+        )
+        machine.begin([x])
+        if step.op in ("dead", "large"):
+            before = empty(length * (3 if step.op == "large" else 1))
+            launch("clear", before, x)
+            del before
+        results = {step.target: x}
+        if step.op != "alias":
+            results = {step.target: empty(length + 2)[2:] if step.op == "slice" else empty(length)}
+        if step.op == "two":
+            results[f"{step.target}b"] = empty(length)
+        if step.op == "worked":
+            beside = empty(length)
+            launch("plus", beside, x)
+            launch("sum", results[step.target], beside, x)
+        elif step.op == "end":
+            result = results[step.target]
+            beyond = tensor_at(result.data_ptr() + 8 * length, (1,), (1,), torch.int64, HOST)
+            machine.launch("scaled to", _scaled_to, result, x, beyond)
+        elif step.op != "alias":
+            for result in results.values():
+                launch("scale", result, x)
+        machine.end(list(results.values()))
+        return results
 
     def eagerly(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a call gives, without this device."""
@@ -378,9 +575,17 @@ class Program(Work):
             if step.op == "fail":
                 continue
             sources = [values[s] for s in step.sources]
-            if step.op != "add_":
+            if step.op in CALLS:
+                (x,) = sources
+                values[step.target] = x if step.op == "alias" else 2 * x + 5 if step.op == "worked" else x * 3
+                values |= {f"{step.target}b": x * 3} if step.op == "two" else {}
+                continue
+            if step.op not in WRITES:
                 values[step.target] = torch.empty_like(sources[0])
             KERNELS[step.op](values[step.target], *sources)
+        for step in self.steps:
+            if step.op == "alias":
+                values[step.target] = values[step.target].clone()
         return [self._output(values, output) for output in self.outputs]
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 import torch
 
-from tests.plugins.cudagraphs.recording_machine import ARITY, Machine, Program, Step, is_overwritten
+from tests.plugins.cudagraphs.recording_machine import ARITY, CALLS, WRITES, Machine, Program, Step, is_overwritten
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
-LENGTHS = (4, 6)
-FURTHER_LENGTHS = (4, 6, 9, 13)
+LENGTHS = (4, 6, 16)
+FURTHER_LENGTHS = (4, 6, 9, 13, 16)
 """Of calls of programs that are recorded once for all of them."""
 MOST_HELD = 8
 
@@ -31,12 +31,13 @@ def draw_program(machine: Machine, r: random.Random, name: str, fails: Any) -> P
     names = [f"i{n}" for n in range(inputs)]
     static = [n for n in range(1, inputs) if r.random() < 0.4]
     steps = [Step("fail", "", ())] if r.random() < 0.3 else []
+    calls = CALLS if r.random() < 0.5 else ()
     for number in range(r.randint(1, 5)):
-        op = r.choice(("scale", "plus", "sum", "product", "sum", "add_"))
+        op = r.choice(("scale", "plus", "sum", "product", "sum", "add_", "copy", "copy_", "clear", *calls))
         sources = tuple(r.choice(names) for _ in range(ARITY[op]))
-        target = r.choice(names) if op == "add_" else f"t{number}"
+        target = r.choice(names) if op in WRITES else f"t{number}"
         steps.append(Step(op, target, sources, hidden=r.random() < 0.1))
-        names += [] if op == "add_" else [target]
+        names += [] if op in WRITES else [target, f"{target}b"] if op == "two" else [target]
     made = [n for n in names if n[0] == "t"] or ["i0"]
     outputs = [r.choice(made) for _ in range(r.randint(1, 3))]
     outputs = [f"{o}[{r.randint(0, 2)}:]" if r.random() < 0.2 else o for o in outputs]
@@ -265,6 +266,9 @@ class Play:
             self.counts["plain"] += sum(told.plain_calls.values())
             kinds = [d.kind for node in function.nodes for d in node.decisions]
             self.counts.update(kinds)
+            recorded = [node.recorded for node in function.nodes]
+            self.counts["handed out"] += sum(len(each.returned) for each in recorded)
+            self.counts["copied from calls"] += sum(len(each.copied) for each in recorded)
         return self.counts
 
 

@@ -74,7 +74,7 @@ struct AcmeHooks final : at::PrivateUse1HooksInterface {
     const c10::DeviceGuard guard(storage.device());
     c10::DataPtr fresh = allocator.allocate(bytes);
     const size_t kept = std::min(bytes, storage.nbytes());
-    if (kept > 0 && under_way != nullptr) acme::record_move(storage.data(), fresh.get(), kept);
+    if (kept > 0 && under_way != nullptr) acme::record_move("resize_", storage.data(), fresh.get(), kept);
     if (kept > 0 && under_way == nullptr) std::memcpy(fresh.get(), storage.data(), kept);
     storage.set_data_ptr_noswap(std::move(fresh));
     storage.unsafeGetStorageImpl()->set_nbytes(bytes);
@@ -269,6 +269,12 @@ void* acme_pool(int device) {
 void acme_pool_drop(void* pool) { delete &pool_of(pool); }
 int64_t acme_pool_reserved(void* pool) { return static_cast<int64_t>(pool_of(pool)->reserved()); }
 
+int64_t acme_pool_allocated(void* pool) { return pool_of(pool)->allocated; }
+int64_t acme_pool_segment(void* pool, int64_t* length) {
+  *length = acme::kRegion;
+  return reinterpret_cast<int64_t>(pool_of(pool)->start());
+}
+
 // The thread allocates in this pool (null: in none) until it says otherwise; gives the pool before, to be handed in again.
 void* acme_pool_enter(void* pool) {
   auto* before = acme::allocating_in == nullptr ? nullptr : new std::shared_ptr<acme::Pool>(acme::allocating_in);
@@ -325,6 +331,15 @@ void acme_record_kernel(const char* name, void* function, const int64_t* slots, 
   record_kernel(name, reinterpret_cast<Kernel>(function), slots, count, table, table_length, sizes, size_count);
 }
 
+void acme_copy(void* target, const void* source, int64_t bytes) {
+  if (acme_recording())
+    acme::record_move("copy", source, target, static_cast<size_t>(bytes));
+  else
+    std::memmove(target, source, static_cast<size_t>(bytes));
+}
+
+// Nodes of the recording that this thread makes.
+int64_t acme_recorded_nodes() { return static_cast<int64_t>(under_way->nodes.size()); }
 void acme_recording_drop(void* recording) { delete &recording_of(recording); }
 const char* acme_recording_failure(void* recording) { return recording_of(recording).failure.c_str(); }
 int64_t acme_recording_length(void* recording) { return static_cast<int64_t>(recording_of(recording).nodes.size()); }

@@ -11,10 +11,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import torch
 
 import turret
-from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
+from turret.hooks.graph_capture import (
+    GraphCapture,
+    HeldBack,
+    MemoryPool,
+    Patch,
+    RecordedCall,
+    RecordedNode,
+    Recording,
+    places_of,
+)
 
 Checkpoint = tuple[tuple[int, int], ...]
 """Address and length of each block in use."""
@@ -41,6 +51,8 @@ def selected(native: ctypes.CDLL, index: int) -> Iterator[None]:
 
 class AcmePool(MemoryPool):
     """A region of the device's memory, handed out first fit."""
+
+    granule = 256
 
     def __init__(self, native: ctypes.CDLL, index: int) -> None:
         self.native, self.index, self.handle = native, index, native.acme_pool(index)
@@ -82,6 +94,11 @@ class AcmePool(MemoryPool):
     def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
         self.native.acme_invalidate(storage._cdata, message.encode())
 
+    def segments(self) -> list[range]:
+        length = ctypes.c_int64()
+        start = self.native.acme_pool_segment(self.handle, ctypes.byref(length))
+        return [range(start, start + length.value)]
+
     @property
     def reserved_bytes(self) -> int:
         return self.native.acme_pool_reserved(self.handle)
@@ -97,8 +114,8 @@ def _leave(native: ctypes.CDLL, before: int | None) -> None:
 class AcmeRecording(Recording):
     """Work with the addresses that it gets, as bytes that can be patched."""
 
-    def __init__(self, native: ctypes.CDLL, handle: int, launched: Launched) -> None:
-        self._native, self._handle, self._launched = native, handle, launched
+    def __init__(self, native: ctypes.CDLL, handle: int, launched: Launched, calls: Sequence[RecordedCall]) -> None:
+        self._native, self._handle, self._launched, self.calls = native, handle, launched, calls
         weakref.finalize(self, native.acme_recording_drop, handle)
         self._count = native.acme_recording_length(handle)
         self._kinds = [native.acme_node_kind(handle, n).decode() for n in range(self._count)]
@@ -136,11 +153,56 @@ class AcmeRecording(Recording):
         return ""
 
 
+class AcmeCalls(threading.local):
+    """Notes the library calls of the recording that this thread makes."""
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self._native = native
+        self.noted: list[RecordedCall] = []
+        self.pool: AcmePool | None = None
+        self.held_back: HeldBack = {}
+        self._begun: RecordedCall | None = None
+        self._blocks: list[torch.Tensor] = []
+
+    def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
+        if self.pool is None:
+            return
+        wanted = self.held_back.get(len(self.noted), ())
+        taken = [(torch.empty(b.nbytes, dtype=torch.uint8, device="acme"), b.is_hole) for b in wanted]
+        self._blocks = [memory for memory, is_hole in taken if not is_hole]
+        del taken
+        first, allocated = self._native.acme_recorded_nodes(), self._native.acme_pool_allocated(self.pool.handle)
+        call = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "acme"], stays)
+        self._begun = attrs.evolve(call, allocated=-allocated)
+
+    def end(self, results: Sequence[torch.Tensor] = ()) -> None:
+        if self.pool is None or self._begun is None:
+            return
+        begun, self._begun, self._blocks = self._begun, None, []
+        nodes = range(begun.nodes.start, self._native.acme_recorded_nodes())
+        allocated = begun.allocated + self._native.acme_pool_allocated(self.pool.handle)
+        given = places_of(t for t in results if t.device.type == "acme")
+        self.noted.append(attrs.evolve(begun, nodes=nodes, allocated=allocated, results=given))
+
+    @contextlib.contextmanager
+    def noting(self, pool: AcmePool, held_back: HeldBack) -> Iterator[list[RecordedCall]]:
+        """Within it calls are noted."""
+        self.noted, self.pool, self.held_back = [], pool, held_back
+        try:
+            yield self.noted
+        finally:
+            self.pool, self._begun, self._blocks = None, None, []
+
+
 class AcmeCapture(GraphCapture):
     """Recording by the driver."""
 
     def __init__(self, native: ctypes.CDLL, launched: Launched) -> None:
         self._native, self._launched = native, launched
+        self._calls = AcmeCalls(native)
+
+    def observer(self) -> AcmeCalls:
+        return self._calls
 
     def pool(self, index: int) -> AcmePool:
         return AcmePool(self._native, index)
@@ -149,7 +211,13 @@ class AcmeCapture(GraphCapture):
         return bool(self._native.acme_recording())
 
     def record(
-        self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None, *, library_calls: bool = True
+        self,
+        index: int,
+        run: Callable[[], Any],
+        pool: MemoryPool | None = None,
+        *,
+        library_calls: bool = True,
+        held_back: HeldBack | None = None,
     ) -> Recording:
         native = self._native
         if native.acme_recording():
@@ -161,11 +229,12 @@ class AcmeCapture(GraphCapture):
         with selected(native, index), pool.allocating():
             native.acme_record_begin(pool.handle)
             try:
-                run()
+                with self._calls.noting(pool, held_back or {}) as calls:
+                    run()
             finally:
                 handle = native.acme_record_end()
                 failure = native.acme_recording_failure(handle).decode()
-                made = AcmeRecording(native, handle, self._launched)
+                made = AcmeRecording(native, handle, self._launched, calls)
         if failure:
             raise RuntimeError(failure)
         return made

@@ -66,6 +66,7 @@ class Pool {
 
   char* allocate(size_t bytes) {
     bytes = aligned(bytes, kAlignment);
+    allocated += static_cast<int64_t>(bytes);
     char* found = start_;
     {
       std::lock_guard<std::mutex> guard(lock_);
@@ -110,7 +111,10 @@ class Pool {
     return aligned(used_, kReserved);
   }
 
+  char* start() const { return start_; }
+
   const c10::DeviceIndex device;
+  std::atomic<int64_t> allocated{0};  // bytes of all blocks that were ever handed out
 
  private:
   struct Block {

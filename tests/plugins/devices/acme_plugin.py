@@ -132,6 +132,13 @@ class Acme(Device):
     def stream_getter(self, index: int) -> Callable[[], int]:
         return lambda: self.driver.native.acme_stream(index)
 
+    def byte_copier(self, index: int) -> Callable[[int, int, int, int], int]:
+        def copy(target: int, source: int, nbytes: int, stream: int) -> int:
+            self.driver.native.acme_copy(target, source, nbytes)
+            return 0
+
+        return copy
+
 
 class AcmePlugin:
     """What a program gives to ``turret.compile``."""

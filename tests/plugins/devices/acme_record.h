@@ -278,11 +278,14 @@ inline void record_copy(const at::Tensor& source, const at::Tensor& target) {
   add(bytes ? "copy" : "kernel", "aten::copy_", {address_of(source), address_of(target)}, 2, std::move(run));
 }
 
-inline void record_move(const void* source, void* target, size_t bytes) {
-  auto run = [bytes](const uint64_t* words) {
-    std::memmove(reinterpret_cast<void*>(words[1]), reinterpret_cast<void*>(words[0]), bytes);
+// A copy of bytes; how many is a word of the node.
+inline void record_move(const char* name, const void* source, void* target, size_t bytes) {
+  Words words = {reinterpret_cast<uint64_t>(source), reinterpret_cast<uint64_t>(target), bytes};
+  if (rewriting.recording != nullptr) return rewrite(name, words);
+  auto run = [](const uint64_t* words) {
+    std::memmove(reinterpret_cast<void*>(words[1]), reinterpret_cast<void*>(words[0]), words[2]);
   };
-  add("copy", "resize_", {reinterpret_cast<uint64_t>(source), reinterpret_cast<uint64_t>(target)}, 2, std::move(run));
+  add("copy", name, std::move(words), 2, std::move(run));
 }
 
 template <class... Arguments>

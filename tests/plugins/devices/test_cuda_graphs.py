@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turret.errors import TurretError
-from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode
+from turret.hooks.graph_capture import AddressWord, HeldBlock, Patch, RecordedNode
 from turret.plugins.devices import cuda_graphs
 from turret.plugins.devices.cuda_graphs import CudaCapture, CudaPool
 
@@ -146,10 +146,12 @@ class Native:
     """What reads a graph: it writes down what it is asked for."""
 
     log: Any = None
+    torch: Any = None
 
     def __init__(self, device: int, graph: int, instantiate: Callable[[], int]) -> None:
         assert (device, graph, instantiate()) == (0, 11, 12)
         self.nodes = (RecordedNode("kernel", "k", bytes(8)),)
+        self.length = self.torch.captured_nodes - self.torch.left_out
 
     def instantiate(self) -> None:
         """Done already."""
@@ -164,14 +166,30 @@ class Native:
         return lambda new, stream, launches: self.log.append(f"bound {new} {stream if launches else 'written'}")
 
 
+class Block:
+    """Memory that notes when it is taken and given back."""
+
+    def __init__(self, log: list[str], nbytes: int) -> None:
+        self.log, self.nbytes = log, nbytes
+        log.append(f"took {nbytes}")
+
+    def __del__(self) -> None:
+        self.log.append(f"gave back {self.nbytes}")
+
+
 class Torch:
     """The parts of a CUDA build that are used."""
 
     def __init__(self) -> None:
         self.allocator, self.generator, self.log = Allocator(), Generator(), []
         self.capturing = self.broken = False
-        self.draws = self.captured_nodes = 0
+        self.draws = self.captured_nodes = self.left_out = self.allocated = 0
         self.current = self.user = Stream(self.log, "user")
+
+    def block(self, index: int, nbytes: int) -> Block:
+        assert index == 0
+        self.allocated += nbytes
+        return Block(self.log, nbytes)
 
     def begin_capture(self, index: int, stream: int) -> None:
         assert (index, stream) == (0, Stream.cuda_stream) and not self.capturing
@@ -219,6 +237,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
     monkeypatch.setattr(cuda_graphs, "captured_nodes", lambda index, stream: made.captured_nodes)
     monkeypatch.setattr(cuda_graphs, "clear_stack", lambda: made.log.append("stack cleared"))
     monkeypatch.setattr(Native, "log", made.log)
+    monkeypatch.setattr(Native, "torch", made)
+    stats = lambda index: {"allocated_bytes": {"all": {"allocated": made.allocated}}}  # noqa: E731
+    monkeypatch.setattr(of_torch, "memory_stats_as_nested_dict", stats)
+    monkeypatch.setattr(cuda_graphs, "_block", made.block)
     return made
 
 
@@ -293,18 +315,48 @@ def test_a_recording_is_captured_on_the_pool_s_stream_and_launched_by_the_driver
     assert cuda.log == ["patched [96]", "torch launched on user", "launched on 5", "bound [128] 5"]
 
 
+class OnDevice:
+    """A tensor of the host that says it lies elsewhere."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.device = tensor, torch.device("cuda", 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+
+def test_memory_is_held_back_from_a_library_call_and_given_back_after_it(cuda: Torch) -> None:
+    capture = CudaCapture()
+
+    def run() -> None:
+        calls = capture.observer()
+        for number in range(2):
+            calls.begin([])
+            cuda.log.append(f"call {number}")
+            calls.end()
+        calls.begin([])
+        raise KeyError("the user's")
+
+    with pytest.raises(KeyError):
+        capture.record(0, run, held_back={1: [HeldBlock(64), HeldBlock(32, is_hole=True)], 2: [HeldBlock(16)]})
+    del run
+    gc.collect()
+    told = [line for line in cuda.log if line.startswith(("took", "gave", "call"))]
+    assert told == ["call 0", "took 64", "took 32", "gave back 32", "call 1", "gave back 64", "took 16", "gave back 16"]
+    assert not capture.record(0, lambda: None).calls
+
+
+def test_calls_of_a_capture_with_nodes_that_are_left_out_are_not_known(cuda: Torch) -> None:
+    capture = CudaCapture()
+    for left_out in (0, 1):
+        cuda.left_out = left_out
+        made = capture.record(0, lambda: (capture.observer().begin([]), capture.observer().end()))
+        assert len(made.calls) == 1 - left_out
+
+
 def test_library_calls_are_noted_with_their_nodes_and_where_their_tensors_lie(cuda: Torch) -> None:
     capture = CudaCapture()
-    tensors = [torch.ones(4)[1:], torch.ones(3, 3).t()]
-
-    class OnDevice:
-        """A tensor of the host that says it lies elsewhere."""
-
-        def __init__(self, tensor: torch.Tensor) -> None:
-            self.tensor, self.device = tensor, torch.device("cuda", 0)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.tensor, name)
+    tensors, results = [torch.ones(4)[1:], torch.ones(3, 3).t()], [torch.ones(5), torch.ones(2, 3)]
 
     def run() -> None:
         calls = capture.observer()
@@ -312,13 +364,16 @@ def test_library_calls_are_noted_with_their_nodes_and_where_their_tensors_lie(cu
             calls.begin([OnDevice(tensor), torch.ones(())])
             assert cuda.log[-1] == "stack cleared"
             cuda.captured_nodes += 1 + number
-            calls.end()
+            cuda.allocated += 512 * number
+            calls.end([OnDevice(results[number]), torch.ones(2)])
             cuda.captured_nodes += 1  # a kernel between them
 
     made = capture.record(0, run)
     memory = [((tensors[0].data_ptr(), 12),), ((tensors[1].data_ptr(), 36),)]
     assert [call.memory for call in made.calls] == memory
     assert [call.nodes for call in made.calls] == [range(1), range(2, 4)]
+    given = [((results[0].data_ptr(), 20),), ((results[1].data_ptr(), 24),)]
+    assert [call.results for call in made.calls] == given and [call.allocated for call in made.calls] == [0, 512]
     cuda.log.clear()
     capture.observer().begin([])
     capture.observer().end()

@@ -212,6 +212,22 @@ int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t byte
   if (!idle) std::memset(reinterpret_cast<void*>(address), value, bytes);
   return 0;
 }
+int cuMemcpyDtoDAsync_v2(std::uint64_t target, std::uint64_t source, std::size_t bytes, void* stream) {
+  if (capturing != nullptr) {
+    CopyNode copy = {};
+    copy.words[CopyNode::kSource] = source;
+    copy.words[CopyNode::kTarget] = target;
+    copy.words[CopyNode::kWidth] = copy.words[9] = copy.words[20] = bytes;  // pitches
+    copy.words[CopyNode::kHeight] = copy.words[24] = 1;
+    copy.words[4] = copy.words[15] = 2;  // memory of the device
+    return capture(1)->copy = copy, 0;
+  }
+  note("copy " + std::to_string(bytes) + " stream " + std::to_string(reinterpret_cast<std::uintptr_t>(stream)) + " in " +
+       std::to_string(reinterpret_cast<std::uintptr_t>(current)));
+  if (failing) return failing;
+  if (!idle) std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<void*>(source), bytes);
+  return 0;
+}
 int cuGetErrorString(int code, const char** words) {
   *words = code == 1 ? "invalid argument" : code == 200 ? "device kernel image is invalid" : "unknown error";
   return 0;
@@ -277,7 +293,10 @@ int cuGraphExecKernelNodeSetParams_v2(Executable* executable, Node* node, const 
 int cuGraphExecMemcpyNodeSetParams(Executable* executable, Node* node, const CopyNode* wanted, void* context) {
   std::lock_guard<std::mutex> guard(executing);
   note("set memcpy in " + std::to_string(reinterpret_cast<std::uintptr_t>(context)));
-  if (wanted->words[CopyNode::kHeight] > 1) return 1;
+  const std::uint64_t* words = wanted->words;
+  if (words[CopyNode::kHeight] > 1) return 1;
+  for (const int pitch : {9, 20})
+    if (words[pitch] != 0 && words[pitch] < words[CopyNode::kWidth]) return 1;
   return executable->nodes.at(node).copy = *wanted, 0;
 }
 int cuGraphExecMemsetNodeSetParams(Executable* executable, Node* node, const ClearNode* wanted, void* context) {
@@ -314,6 +333,7 @@ Node* fake_node(Graph* graph, int type) {
   return graph->nodes.back();
 }
 void fake_edge(Graph* graph, Node* from, Node* to) { graph->edges.emplace_back(from, to); }
+void fake_copy_word(Node* node, int word, int value) { node->copy.words[word] = value; }
 void fake_hide(Node* node) { node->hidden = true; }
 // A kernel with parameters of these sizes, whose bytes come one behind the other.
 Node* fake_kernel(Graph* graph, const char* name, const std::int64_t* sizes, int count, const char* bytes, int in_buffer,

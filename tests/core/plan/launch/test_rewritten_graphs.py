@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 
 import attrs
@@ -145,3 +146,61 @@ def test_a_thread_that_rewrote_a_graph_launches_as_before(graph: FakeGraph) -> N
     assert _run(made.segment, [t.data_ptr() for t in tensors], 5) == 0
     assert [line.split()[0] for line in graph.fake.log()] == ["launch", "clear", "launch"]
     assert torch.equal(tensors[3], torch.full((5,), 4.0))
+
+
+def _copied(graph: FakeGraph, target: int, source: int, nbytes: int) -> int:
+    return graph.fake.launcher.turret_copy(1, target, source, nbytes, STREAM)
+
+
+def captured_with_a_copy(graph: FakeGraph) -> tuple[tuple[Segment, Segment], NativeGraph]:
+    """``1 = 0 + 1``, ``2 = 1``, ``3 = 2 * 1``: a kernel, a copy, a kernel; captured over memory that is not there."""
+    first, last = (_segment(graph.fake, (_launch(n, s, t, bool(n)),)) for n, s, t in ((0, 0, 1), (1, 2, 3)))
+    graph.fake.driver.fake_capture(graph.handle)
+    _run_with_a_copy(graph, first, last, [0, 64, 128, 192], 5)
+    graph.fake.driver.fake_capture(None)
+    return (first, last), graph.read()
+
+
+def _run_with_a_copy(graph: FakeGraph, first: Segment, last: Segment, slots: list[int], size: int) -> None:
+    assert _run(first, slots, size) == 0
+    if _copied(graph, slots[2], slots[1], 4 * size):
+        raise RuntimeError("a status")
+    assert _run(last, slots, size) == 0
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_copies_take_any_sizes_and_addresses(graph: FakeGraph, sizes: list[int]) -> None:
+    graph.nodes.clear()
+    graph.handle = ctypes.c_void_p(graph.fake.driver.fake_graph())
+    segments, native = captured_with_a_copy(graph)
+    for size in sizes:
+        x = torch.randn(size)
+        tensors = [x, *(torch.full_like(x, -1) for _ in range(3))]
+        slots = [t.data_ptr() for t in tensors]
+        run = functools.partial(_run_with_a_copy, graph, *segments, slots, size)
+        assert native.replay_as(run, STREAM, graph.fake.launcher) == ""
+        assert torch.equal(tensors[2], x + 1) and torch.equal(tensors[3], (x + 1) * 2)
+        assert graph.log("copied") == [f"copied {4 * size}"] and not graph.log("copy")
+
+
+@pytest.mark.parametrize("node", ["kernel", "memset", "copy of the host", "copy of a part"])
+def test_a_copy_takes_the_place_of_no_other_work(graph: FakeGraph, node: str) -> None:
+    number = {"kernel": lambda: graph.kernel("add_one", 64), "memset": lambda: graph.clear(64, 8)}.get(
+        node, lambda: graph.copy(64, 128, 8)
+    )()
+    if node.startswith("copy"):
+        graph.fake.driver.fake_copy_word(graph.nodes[number], *((4, 1) if node.endswith("host") else (11, 8)))
+    native = graph.read()
+    refused = native.replay_as(lambda: _copied(graph, 256, 512, 8), STREAM, graph.fake.launcher)
+    assert refused.startswith("memory of the host" if node.startswith("copy") else "memory is copied where")
+    assert not graph.log("launched", "copy")
+
+
+def test_a_copy_outside_of_a_recording_runs_in_the_device_s_context(graph: FakeGraph) -> None:
+    x, y = torch.arange(6.0), torch.zeros(6)
+    assert _copied(graph, y.data_ptr(), x.data_ptr(), 20) == 0
+    assert y.tolist() == [0, 1, 2, 3, 4, 0] and graph.log("copy") == [f"copy 20 stream {STREAM} in 1001"]
+    graph.fake.driver.fake_fail(1)
+    assert _copied(graph, y.data_ptr(), x.data_ptr(), 20) != 0
+    assert "copying memory: invalid argument" in graph.fake.launcher.turret_message().decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -24,12 +25,16 @@ STEPS = (
     Step("plus", "t1", ("t0",), hidden=True),
     Step("product", "t2", ("t1", "i0")),
     Step("sum", "t3", ("t2", "t1")),
+    Step("copy", "t4", ("t3",)),
+    Step("clear", "t5", ("t4",)),
+    Step("add_", "t5", ("t4",)),
+    Step("copy_", "t5", ("t2",)),
     Step("add_", "i0", ("t3",)),
 )
 
 
 def graphed(machine: Machine, **options: object) -> tuple[Program, Graphed]:
-    program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0"], launches_only=True)
+    program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0", "t5", "t4[2:]"], launches_only=True)
     place = machine.recording_device()
     manager = FreshGraphs(place, 0)
     made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda text: None)
@@ -171,7 +176,9 @@ PARTS = (
 )
 
 
-def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: random.Random) -> list[Graphed]:
+def served_by_one(
+    world: World, chosen: list, sizes: list[tuple[int, int]], r: random.Random, *further: object
+) -> list[Graphed]:
     """A program of these parts gives eager's results at all sizes, by one recording a graph; gives what was recorded.
 
     What is counted is what this program's calls did.  The report has what lives: also graphs of programs before it that
@@ -185,7 +192,7 @@ def served_by_one(world: World, chosen: list, sizes: list[tuple[int, int]], r: r
         return x, x.amax(1), x[1:]
 
     options = {"on_error": "raise", "cache": False, "cudagraphs": True}
-    compiled = turret.compile(program, dynamic=True, plugins=[world.plugin], options=options)
+    compiled = turret.compile(program, dynamic=True, plugins=[world.plugin, *further], options=options)
     kept = []
     for n, m in sizes:
         x, y, a = rand(n, m), rand(m), r.choice((0.5, -2.0, 3.25))
@@ -257,3 +264,76 @@ def test_inputs_that_alias_or_are_written_to_are_as_in_a_call(world: World) -> N
         found, expected = compiled(x, y), program(other, y)
         torch.testing.assert_close([t.cpu() for t in (*found, x)], [t.cpu() for t in (*expected, other)])
         assert found[1].data_ptr() == x[1:].data_ptr()
+
+
+class Copies:
+    """A pass that has a graph write to its first input: its own last result of that layout, or ``what(input)``."""
+
+    def __init__(self, what: Callable[..., torch.fx.Node] | None = None) -> None:
+        self.what, self.cache_key = what, "copies"
+
+    @turret.hookimpl
+    def turret_graph_pass(self, phase: str, module: torch.fx.GraphModule) -> None:
+        if phase != "forward":
+            return
+        (output,) = (n for n in module.graph.nodes if n.op == "output")
+        target = next(n for n in module.graph.nodes if n.op == "placeholder" and n.meta["val"].dim() == 2)
+        with module.graph.inserting_before(output):
+            source = self.what(module.graph, target) if self.what else next(self.results(output, target))
+            copy = module.graph.call_function(torch.ops.aten.copy_.default, (target, source))
+            copy.meta["val"] = target.meta["val"]
+
+    @staticmethod
+    def results(output: torch.fx.Node, target: torch.fx.Node) -> Iterator[torch.fx.Node]:
+        wanted = target.meta["val"]
+        for node in output.args[0]:
+            if node.meta["val"].shape == wanted.shape and node.meta["val"].stride() == wanted.stride():
+                yield node
+
+
+@on_acme
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sizes=st.lists(st.tuples(st.integers(2, 9), st.integers(10, 15)), min_size=3, max_size=7))
+def test_copies_of_bytes_are_served_at_any_size(world: World, sizes: list[tuple[int, int]]) -> None:
+    turret.reset()
+    cudagraphs.functions.clear()
+
+    def program(x, y):
+        z = torch.softmax(x + y, -1)
+        return z, z.sum(0) - y
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(program, dynamic=True, plugins=[world.plugin, Copies()], options=options)
+    kept = []
+    for n, m in sizes:
+        x, y = rand(n, m), rand(m)
+        expected, version = program(x.clone(), y), x._version
+        kept.append((compiled(x, y), expected, x))
+        assert x._version == version + 1
+    for found, expected, x in kept:
+        torch.testing.assert_close([t.cpu() for t in (*found, x)], [t.cpu() for t in (*expected, expected[0])])
+    (told,) = (f for f in cudagraphs.report().functions if f.recordings)
+    assert (told.recordings, told.any_size, told.replays) == (1, 1, len(sizes) - 1) and not told.one_size, str(told)
+    (node,) = (n for f in cudagraphs.functions if isinstance(f, Graphed) for n in f.nodes)
+    assert [n.kind for n in node.recorded.recording.nodes].count("copy") == 1
+
+
+@on_acme
+def test_a_copy_to_another_layout_is_recorded_a_size(world: World) -> None:
+    def transposed(graph: torch.fx.Graph, target: torch.fx.Node) -> torch.fx.Node:
+        turned, rows = torch.ops.aten.t.default, {"memory_format": torch.contiguous_format}
+        node = target
+        for op, options in ((turned, {}), (torch.ops.aten.clone.default, rows), (turned, {})):
+            node = graph.call_function(op, (node,), options)
+            node.meta["val"] = op(node.args[0].meta["val"], **options)
+        return node
+
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True}
+    compiled = turret.compile(
+        lambda x: x + 1, dynamic=True, plugins=[world.plugin, Copies(transposed)], options=options
+    )
+    for n in (3, 3, 5, 5):
+        x = rand(n, 4)
+        torch.testing.assert_close(compiled(x).cpu(), x.cpu() + 1)
+    (told,) = (f for f in cudagraphs.report().functions if f.recordings)
+    assert told.recordings == 2 and "to another layout is chosen by torch" in told.one_size, str(told)
