@@ -147,6 +147,16 @@ def _loss_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     )
 
 
+def _index(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """``index``: numbers among the index tensors are broadcast to the others, which torch leaves out on the CPU."""
+    source, indices = args
+    numbers = [i for i in indices if i is not None and i.dim() == 0 and i.dtype not in _MASKS]
+    if not numbers or all(i is None or i.dim() == 0 for i in indices):
+        return run(args, kwargs)
+    whole = [i.unsqueeze(0) if any(i is number for number in numbers) else i for i in indices]
+    return run((source, whole), kwargs)
+
+
 def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
     if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
@@ -154,7 +164,8 @@ def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return run(args, kwargs)
 
 
-_INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
+_MASKS = (torch.uint8, torch.bool)
+_INDEX_DTYPES = (torch.int64, torch.int32, *_MASKS)
 
 
 def _of_parts(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
@@ -343,6 +354,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
     aten._grouped_mm.default: _grouped_mm,
+    aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
     aten.complex.default: _of_parts,
