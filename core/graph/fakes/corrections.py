@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.patterns import PatternMemo
-from turret.graph.fakes.sizes import same_size
+from turret.graph.fakes.sizes import is_backed, same_size
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -186,8 +186,12 @@ def _select(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _scattered(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
-    made = run(args, kwargs)
+    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before.
+
+    Of sizes that depend on data torch assumes that they are not zero.
+    """
+    source: torch.Tensor = args[0]
+    made = run(args, kwargs) if is_backed(source) else source.new_empty_strided(source.shape, source.stride())
     overlaps = any(stride == 0 and size != 1 for size, stride in zip(made.shape, made.stride(), strict=True))
     return torch.empty_like(args[0]) if overlaps else made
 
