@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+import attrs
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
 
+from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.fakes.sizes import is_backed, same_size
@@ -72,6 +74,30 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         with self:
             return in_eagers_layout(func, args, kwargs, out)
 
+    def from_tensor(
+        self,
+        tensor: torch.Tensor,
+        *,
+        static_shapes: bool | None = None,
+        source: Source | None = None,
+        symbolic_context: Any = None,
+        trace: bool = True,
+    ) -> Any:
+        """The fake twin of a tensor; of views of another dtype our own."""
+        options: dict[str, Any] = {"static_shapes": static_shapes, "source": source, "trace": trace}
+        memo = self.fake_tensor_converter
+        if not is_view_of_another_dtype(tensor) or memo._get_memo(tensor) is not None:
+            return super().from_tensor(tensor, symbolic_context=symbolic_context, **options)
+        env = None if static_shapes or self.static_shapes or source is None else self.shape_env
+        layout: Any = (tensor.shape, tensor.stride(), tensor.storage_offset())
+        if env is not None:
+            assert source is not None
+            layout = env.create_symbolic_sizes_strides_storage_offset(tensor, source, symbolic_context=symbolic_context)
+            options["source"] = _BaseOf(source)
+        made = fake_view(tensor, self.from_tensor(tensor._base, **options), layout, env)  # type: ignore[arg-type]
+        memo.set_tensor_memo(tensor, made)
+        return made
+
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A new ragged size of nested tensors, which only equals itself.  Torch's own imports ``torch._dynamo``.
 
@@ -100,6 +126,17 @@ FAKE_TENSOR_LOGGER.addFilter(_NotOfTraces())
 
 _OF_TRACES = 1 << 40
 """The first number of ragged sizes that traces make: no program makes as many nested tensors."""
+
+
+@attrs.frozen
+class _BaseOf(Source):
+    """Says of a size that it is one of what a tensor is a view of."""
+
+    view: Source
+
+    @property
+    def name(self) -> str:
+        return f"{self.view.name}._base"
 
 
 class _RaggedSize(Source):

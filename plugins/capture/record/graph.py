@@ -39,11 +39,7 @@ from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
-from turret.plugins.capture.record.fake_inputs import (
-    fake_mode_without_gradients,
-    fake_view,
-    is_view_of_another_dtype,
-)
+from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.record.freed import FreedGraphs
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
@@ -301,15 +297,11 @@ class GraphRecorder:
 
     def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int]) -> Any:
         """The fake twin of a tensor, with symbols for its dynamic dimensions."""
-        marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
-        context: Any = StatelessSymbolicContext(dynamic_sizes=marks) if dynamic else None
-        name = SymbolName(str(source))
-        if is_view_of_another_dtype(real):
-            fake = fake_view(self.fake_mode, real, context, name, SymbolName(f"{source}._base"))
-        else:
-            fake = self.fake_mode.from_tensor(real, static_shapes=not dynamic, symbolic_context=context, source=name)
         if not dynamic:
-            return fake
+            return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
+        marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=marks)
+        fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
         for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
             for number, size in enumerate(found):
                 if isinstance(size, torch.SymInt):
