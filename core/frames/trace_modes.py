@@ -101,26 +101,43 @@ def is_replaced(function: Any) -> bool:
 
 @attrs.frozen
 class TraceModes:
-    """Autocast of all devices, as ``autocast_state`` gives it, and whether gradients are on."""
+    """Autocast of all devices, as ``autocast_state`` gives it, and whether gradients are on and algorithms are
+    deterministic."""
 
     autocast: tuple[bool | torch.dtype, ...]
     grad_enabled: bool
+    deterministic: bool
 
     @classmethod
     def now(cls) -> TraceModes:
         """The modes of this thread."""
-        return cls(autocast_state(), torch.is_grad_enabled())
+        return cls(autocast_state(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled())
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Run as if these were the modes of this thread (autograd calls a backward with gradients off)."""
         outer = autocast_state()
-        with torch.set_grad_enabled(self.grad_enabled):
+        with torch.set_grad_enabled(self.grad_enabled), deterministic_algorithms(self.deterministic):
             set_autocast_state(self.autocast)
             try:
                 yield
             finally:
                 set_autocast_state(outer)
+
+
+@contextlib.contextmanager
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Within it algorithms are deterministic, or need not be, whatever the program asked for."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if before == enabled:
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
 @contextlib.contextmanager

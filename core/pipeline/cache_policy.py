@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import attrs
+import torch
 
 from turret.errors import CacheError
 from turret.hooks import plugin_manager
@@ -120,8 +121,13 @@ class CachePolicy:
 
 
 def entry_name(role: str, given: Given) -> str:
-    """The role that an executable is stored as."""
-    return role if given is None else f"{role} {given}"
+    """The role that an executable is stored as.
+
+    The key of the graph holds the settings of its forward, and those of a backward are its own: the program may have
+    asked for deterministic algorithms since.
+    """
+    settings = " deterministic" if role == "backward" and torch.are_deterministic_algorithms_enabled() else ""
+    return (role if given is None else f"{role} {given}") + settings
 
 
 def _plans(executable: Executable) -> Iterator[Plan]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
 from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled, eagerly
@@ -56,7 +57,8 @@ class CompiledGraph:
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.saved: SavedValues | None = None
-        self.backwards: dict[Given, BoxedCallable | None] = {}
+        self.backwards: dict[tuple[Given, bool], BoxedCallable | None] = {}
+        """By the gradients that are given, and whether algorithms are deterministic."""
 
     def partition(self) -> PartitionedGraph:
         """Trace and cut the graph; once."""
@@ -141,12 +143,13 @@ class CompiledGraph:
 
         None where there is none for these gradients alone, on record.
         """
-        if given not in self.backwards:
+        key = (given, torch.are_deterministic_algorithms_enabled())
+        if key not in self.backwards:
             with self.lock:
-                if given not in self.backwards:
+                if key not in self.backwards:
                     with self.pipeline.compilation(f"{self.captured.name}.backward"):
-                        self.backwards[given] = self.make_backward(forward, given)
-        return self.backwards[given]
+                        self.backwards[key] = self.make_backward(forward, given)
+        return self.backwards[key]
 
     def make_backward(self, forward: Artifact, given: Given) -> BoxedCallable | None:
         if self.entry is not None:
@@ -215,6 +218,8 @@ class CachedGraph:
         self.lock = Lock()
         self.made: CompiledGraph | None = None
         self.loaded = loaded
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        """Whether ``loaded`` was compiled for deterministic algorithms."""
 
     def work(self) -> CompiledGraph | None:
         """The graph under compilation; None where it is not stored any more."""
@@ -227,9 +232,10 @@ class CachedGraph:
             return self.made
 
     def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
-        if given is None and self.loaded is not None:
+        as_loaded = given is None and self.deterministic == torch.are_deterministic_algorithms_enabled()
+        if as_loaded and self.loaded is not None:
             return self.loaded
-        if given is not None:
+        if not as_loaded:
             with devices_of(self.pipeline.manager):
                 found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
             if found is not None:

@@ -1,7 +1,8 @@
 """The built-in ``turret_place`` hook: everything is compiled for the target, except what cannot be.
 
 A call runs eagerly when a tensor it reads or makes has a dtype, layout or device that generated kernels do
-not compute with, or when its op is outside the core op set and no plugin has a lowering for it.
+not compute with, or when its op is outside the core op set and no plugin has a lowering for it.  Under
+``torch.use_deterministic_algorithms`` sums by index run eagerly, too: kernels add them up in any order.
 """
 
 from __future__ import annotations
@@ -62,10 +63,35 @@ def _place(node: fx.Node, target: Target, lowered: Any) -> NodePlacement:
         reason = why_unsupported(node.target) if node.op == "call_function" else f"a {node.op} node, not an ATen call"
         if reason and node.target in lowered():
             reason = ""
+    reason = reason or _why_not_deterministic(node)
     if reason:
         return NodePlacement("eager", reason)
     library = node.op == "call_function" and family_of(node.target) is Family.EXTERN and node.target not in lowered()
     return NodePlacement("compiled", "library kernel" if library else "")
+
+
+_ADDING = {
+    "scatter_add": (), "index_add": (), "embedding_dense_backward": (), "index_put": (True,),
+    "_unsafe_index_put": (True,), "scatter": ("add",), "scatter_reduce": ("sum", "mean"),
+}  # fmt: skip
+"""ATen ops that add up values by index, with the arguments that ask those for it that do other things, too."""
+
+
+def _why_not_deterministic(node: fx.Node) -> str:
+    """Why a sum by index is left to ATen's deterministic algorithm; empty where its order is of no consequence."""
+    if not torch.are_deterministic_algorithms_enabled() or not isinstance(node.target, OpOverload):
+        return ""
+    name, result = node.target._schema.name.removeprefix("aten::"), node.meta.get("val")
+    if not isinstance(result, torch.Tensor) or not (result.is_floating_point() or result.is_complex()):
+        return ""  # sums of integers are the same in any order
+    asking = _ADDING.get(name)
+    if asking is None or (asking and not any(_is_one_of(a, asking) for a in (*node.args, *node.kwargs.values()))):
+        return ""
+    return "torch.use_deterministic_algorithms: kernels add in any order"
+
+
+def _is_one_of(argument: Any, asking: tuple[Any, ...]) -> bool:
+    return isinstance(argument, bool | str) and argument in asking
 
 
 def _why_not_values(node: fx.Node, target: Target) -> str:

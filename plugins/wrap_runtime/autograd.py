@@ -144,21 +144,24 @@ class _Differentiation:
     def __init__(self, signature: GraphSignature, backward: Callable[..., BoxedCallable | None]) -> None:
         self.signature, self.backward = signature, backward
         self.differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
-        self.whole = _Backward(_Once(backward), _tangent_reader(signature, self.differentiable), tuple)
+        read_tangents = _tangent_reader(signature, self.differentiable)
+        self.whole = tuple(_Backward(_Once(backward), read_tangents, tuple) for _ in (False, True))
+        """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
         self.inputs = None if self.obstacle else double_backward.Inputs()
-        self.partial: dict[tuple[int, ...], _Backward] = {}
+        self.partial: dict[tuple[tuple[int, ...], bool], _Backward] = {}
         self.lock = Lock()
 
     def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
         if forward_ad_level() >= 0:
             _refuse_duals(gradients)
-        backward = self.whole
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        backward = self.whole[deterministic]
         for n in self.differentiable:
             if gradients[n] is None:
-                backward = self.for_gradients(gradients)
+                backward = self.for_gradients(gradients, deterministic)
                 break
         function = backward.compiled.made or backward.compiled()
         saved = ctx.saved_tensors
@@ -201,23 +204,24 @@ class _Differentiation:
             made[n] = value
         return tuple(made)
 
-    def for_gradients(self, gradients: Sequence[Any]) -> _Backward:
+    def for_gradients(self, gradients: Sequence[Any], deterministic: bool) -> _Backward:
         """The backward for those gradients that are there."""
         given = tuple(n for n in self.differentiable if gradients[n] is not None)
-        found = self.partial.get(given)
+        found = self.partial.get((given, deterministic))
         if found is not None:
             return found
         with self.lock:
-            if given not in self.partial:
-                self.partial[given] = self.make_partial(given)
-            return self.partial[given]
+            if (given, deterministic) not in self.partial:
+                self.partial[given, deterministic] = self.make_partial(given, deterministic)
+            return self.partial[given, deterministic]
 
-    def make_partial(self, given: tuple[int, ...]) -> _Backward:
+    def make_partial(self, given: tuple[int, ...], deterministic: bool) -> _Backward:
         made = self.backward(given)
         if made is not None:
             return _Backward(_Once(lambda: made), _tangent_reader(self.signature, given), tuple)
         zeros = _tangent_reader(self.signature, self.differentiable)
-        return _Backward(self.whole.compiled, zeros, _unreached_dropper(self.signature, given))
+        whole = self.whole[deterministic].compiled
+        return _Backward(whole, zeros, _unreached_dropper(self.signature, given))
 
 
 @attrs.frozen(eq=False)

@@ -10,13 +10,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+import attrs
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
 
+from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
 from turret.graph.fakes.overlap import memory_refusal
 from turret.graph.fakes.patterns import PatternMemo
-from turret.graph.fakes.sizes import same_size
+from turret.graph.fakes.sizes import is_backed, same_size
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -75,6 +77,30 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         with self:
             return in_eagers_layout(func, args, kwargs, out)
 
+    def from_tensor(
+        self,
+        tensor: torch.Tensor,
+        *,
+        static_shapes: bool | None = None,
+        source: Source | None = None,
+        symbolic_context: Any = None,
+        trace: bool = True,
+    ) -> Any:
+        """The fake twin of a tensor; of views of another dtype our own."""
+        options: dict[str, Any] = {"static_shapes": static_shapes, "source": source, "trace": trace}
+        memo = self.fake_tensor_converter
+        if not is_view_of_another_dtype(tensor) or memo._get_memo(tensor) is not None:
+            return super().from_tensor(tensor, symbolic_context=symbolic_context, **options)
+        env = None if static_shapes or self.static_shapes or source is None else self.shape_env
+        layout: Any = (tensor.shape, tensor.stride(), tensor.storage_offset())
+        if env is not None:
+            assert source is not None
+            layout = env.create_symbolic_sizes_strides_storage_offset(tensor, source, symbolic_context=symbolic_context)
+            options["source"] = _BaseOf(source)
+        made = fake_view(tensor, self.from_tensor(tensor._base, **options), layout, env)  # type: ignore[arg-type]
+        memo.set_tensor_memo(tensor, made)
+        return made
+
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A new ragged size of nested tensors, which only equals itself.  Torch's own imports ``torch._dynamo``.
 
@@ -103,6 +129,17 @@ FAKE_TENSOR_LOGGER.addFilter(_NotOfTraces())
 
 _OF_TRACES = 1 << 40
 """The first number of ragged sizes that traces make: no program makes as many nested tensors."""
+
+
+@attrs.frozen
+class _BaseOf(Source):
+    """Says of a size that it is one of what a tensor is a view of."""
+
+    view: Source
+
+    @property
+    def name(self) -> str:
+        return f"{self.view.name}._base"
 
 
 class _RaggedSize(Source):
@@ -150,6 +187,16 @@ def _loss_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     )
 
 
+def _index(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """``index``: numbers among the index tensors are broadcast to the others, which torch leaves out on the CPU."""
+    source, indices = args
+    numbers = [i for i in indices if i is not None and i.dim() == 0 and i.dtype not in _MASKS]
+    if not numbers or all(i is None or i.dim() == 0 for i in indices):
+        return run(args, kwargs)
+    whole = [i.unsqueeze(0) if any(i is number for number in numbers) else i for i in indices]
+    return run((source, whole), kwargs)
+
+
 def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
     if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
@@ -157,7 +204,8 @@ def _index_put(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return run(args, kwargs)
 
 
-_INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
+_MASKS = (torch.uint8, torch.bool)
+_INDEX_DTYPES = (torch.int64, torch.int32, *_MASKS)
 
 
 def _of_parts(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
@@ -178,8 +226,12 @@ def _select(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _scattered(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
-    made = run(args, kwargs)
+    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before.
+
+    Of sizes that depend on data torch assumes that they are not zero.
+    """
+    source: torch.Tensor = args[0]
+    made = run(args, kwargs) if is_backed(source) else source.new_empty_strided(source.shape, source.stride())
     overlaps = any(stride == 0 and size != 1 for size, stride in zip(made.shape, made.stride(), strict=True))
     return torch.empty_like(args[0]) if overlaps else made
 
@@ -346,6 +398,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
     aten._grouped_mm.default: _grouped_mm,
+    aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
     aten.complex.default: _of_parts,

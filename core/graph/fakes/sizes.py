@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from turret.graph.op_traits import size_hint
 from turret.torch_compat.sizes import of_sizes
@@ -92,8 +93,10 @@ def guarded_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     if is_apart(shape, strides):
         return True
     numbers = [n for n in (*shape, *strides) if isinstance(n, torch.SymInt)]
-    if not numbers or any(map(free_unbacked_symbols, numbers)):
+    if not numbers:
         return False
+    if any(map(free_unbacked_symbols, numbers)):
+        return _is_part_of_dense(shape, strides)
     reach: Any = 0
     for stride, extent in sorted(zip(strides, shape, strict=True), key=lambda d: size_hint(d[0])):
         if isinstance(extent, int) and extent == 1:
@@ -102,6 +105,48 @@ def guarded_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
             return False
         reach = reach + stride * (extent - 1)
     return True
+
+
+def _is_part_of_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether each stride is that of the next dimension inside times a number that the size of that is known not to
+    exceed, as of parts of a tensor without gaps."""
+    environment = next(n.node.shape_env for n in (*shape, *strides) if isinstance(n, torch.SymInt))
+    steps = [(sympy.factor(_stepless(sympy.sympify(_expression(s)))), n) for s, n in zip(strides, shape, strict=True)]
+    steps = [step for step in steps if not (isinstance(step[1], int) and step[1] == 1)]
+    steps.sort(key=lambda step: _rank(step[0]))
+    if any(step == 0 for step, _ in steps):
+        return False
+    for (inner, extent), (outer, _) in itertools.pairwise(steps):
+        ratio = sympy.cancel(outer / inner)
+        if not ratio.is_polynomial() or sympy.denom(ratio) != 1:
+            return False
+        most = environment.create_symintnode(ratio, hint=None)
+        if not any(statically_known_true(n <= most) for n in (extent, _without_subtrahends(extent))):
+            return False
+    return True
+
+
+def _without_subtrahends(extent: Any) -> Any:
+    """What a difference of sizes does not exceed."""
+    if not isinstance(extent, torch.SymInt):
+        return extent
+    environment = extent.node.shape_env
+    kept = []
+    for term in sympy.Add.make_args(sympy.expand(extent.node.expr)):
+        size = -term
+        subtracted = size.is_Symbol and statically_known_true(environment.create_symintnode(size, hint=None) >= 0)
+        kept += [] if subtracted else [term]
+    return environment.create_symintnode(sympy.Add(*kept), hint=None)
+
+
+def _rank(step: sympy.Expr) -> tuple[int, Any]:
+    """Where a stride stands among others that divide each other: by its symbols, then by its number."""
+    number, symbols = step.as_coeff_Mul()
+    return 0 if symbols == 1 else len(sympy.Mul.make_args(symbols)), number
+
+
+def _expression(number: Any) -> Any:
+    return number.node.expr if isinstance(number, torch.SymInt) else number
 
 
 def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:

@@ -84,4 +84,6 @@ def ref(t: Tracer, referent: Value, callback: Value | None = None) -> Value:
         raise Unsupported(f"a weak reference to {referent.describe()}")
     if not referent.type().__weakrefoffset__:  # classes written in C take references without an attribute for them
         raise t.raised(TypeError, f"cannot create weak reference to {referent.type().__name__!r} object")
+    if isinstance(referent, Instance):
+        referent.weakly_held = True
     return WeakReference(referent)

@@ -50,6 +50,7 @@ from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
     "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
@@ -487,8 +488,21 @@ class Caller(Tracer):
             return self.call_of_owner(owner, object, args, kwargs)
         if isinstance(owner, types.ModuleType) and owner.__name__ in registry.pure_modules:
             return self.fold(object, args, kwargs)
+        if isinstance(owner, _FIELDS) and object.__name__ == "__get__" and len(args) in (1, 2) and not kwargs:
+            return self.call_getter(owner, args[0].realize())
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def call_getter(self, field: types.GetSetDescriptorType | types.MemberDescriptorType, value: Value) -> Value:
+        """``field.__get__(value)``, which is the attribute where the class of the value leaves it to the field."""
+        kind, name, owner = value.type(), field.__name__, field.__objclass__
+        if not issubclass(kind, owner):
+            reason = f"descriptor {name!r} for {owner.__name__!r} objects doesn't apply to a {kind.__name__!r} object"
+            raise self.raised(TypeError, reason)
+        asks = isinstance(look_up(self, kind, "__getattribute__")[1], types.FunctionType)
+        if asks or look_up(self, kind, name)[1] is not field:
+            raise Unsupported(f"the descriptor {owner.__name__}.{name} of {value.describe()}")
+        return value.get_attr(self, name)
 
     def call_of_owner(self, owner: Any, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A pure method, bound to a constant or to a class."""

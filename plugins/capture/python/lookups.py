@@ -38,6 +38,11 @@ def result(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def size_of_storage(tensor: torch.Tensor) -> int:
+    """Bytes in the memory of a tensor."""
+    return tensor.untyped_storage().nbytes()
+
+
 def name_of_method(function: Any) -> str | None:
     """The name of a bound method written in C; None of one that its object has not under that name: ``super`` gave it.
 

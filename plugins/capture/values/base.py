@@ -719,10 +719,11 @@ class Opaque(Value):
         raise Unsupported(f"method {name!r} of {self.describe()}")
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        plain = isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__
-        if plain and self.object() is not None:
-            t.call_stack.check_held(self.object())
+        if isinstance(self.object, weakref.ref) and type(self.object).__call__ is weakref.ref.__call__:
             self.pin(t)
+            if self.object() is None:  # as from now on
+                return Constant(None)
+            t.call_stack.check_held(self.object())
             t.provenance.refers(self.object, self.object())
             assert self.source is not None
             return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive

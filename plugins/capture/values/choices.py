@@ -80,7 +80,7 @@ class Choice(Value):
         if not all(isinstance(v, (Choice, Constant)) for v in (left, right)):
             return NotImplemented
         try:
-            return combine(lambda a, b: t.binary(operation, a, b), left, right)
+            return combine(lambda a, b: t.binary(operation, a, b), *few(t, left, right))
         except Raised as raised:
             reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
             raise Unsupported(reason) from None
@@ -108,6 +108,42 @@ def combine(function: Callable[[Value, Value], Value], left: Value, right: Value
         for holds in (True, False)
     ]
     return Choice(choice.condition, *parts)
+
+
+def few(t: Tracer, left: Value, right: Value) -> tuple[Value, Value]:
+    """Two values, among whose pairs of objects there are no more than one choice is among, if need be without those
+    that are the same."""
+    if len(leaves(left)) * len(leaves(right)) <= _MOST:
+        return left, right
+    return _distinct(t, left), _distinct(t, right)
+
+
+def _distinct(t: Tracer, value: Value) -> Value:
+    """A choice among the same objects, each of them once."""
+    objects = {_identity(v): v for v in leaves(value)}
+    if not isinstance(value, Choice) or len(objects) == len(value.leaves):
+        return value
+    places = {identity: number for number, identity in enumerate(objects)}
+
+    def place_of(part: Value) -> Value:
+        if not isinstance(part, Choice):
+            return Constant(places[_identity(part)])
+        parts = [place_of(v) for v in (part.chosen, part.other)]
+        return t.recorder.call(torch.where, [part.condition, *parts], {}).realize()
+
+    place = place_of(value)
+    *others, chosen = objects.items()
+    made = chosen[1]
+    for identity, found in reversed(others):
+        condition = t.compare("==", place, Constant(places[identity])).realize()
+        assert isinstance(condition, Tensor)
+        made = Choice(condition, found, made)
+    return made
+
+
+def _identity(value: Value) -> Any:
+    """What objects are the same by: tensors are themselves, numbers are told by type and text."""
+    return id(value) if isinstance(value, Tensor) else (type(value.constant()), repr(value.constant()))
 
 
 def _given(value: Value, condition: Tensor, holds: bool) -> Value:
@@ -144,7 +180,7 @@ def extreme_of_two(t: Tracer, symbol: str, first: Value, second: Value) -> Value
             return Choice(condition, other, one)
         return other if t.truth(condition) else one
 
-    return combine(extreme, first, second)
+    return combine(extreme, *few(t, first, second))
 
 
 def _is_number(value: Value) -> bool:

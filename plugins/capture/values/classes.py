@@ -123,6 +123,8 @@ def _of_instance(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> V
     getter = look_up(t, type(raw), "__get__")[1]
     if isinstance(getter, types.FunctionType):
         return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
+    if name == "__weakref__" and not getattr(value, "weakly_held", True):
+        return Constant(None)
     if getter is not None:
         raise Unsupported(f"the descriptor {owner.__name__}.{name}")
     return class_member(t, owner, name, raw)

@@ -64,6 +64,8 @@ class Instance(Value):
     ) -> None:
         self.kind, self.object, self.source, self.payload = kind, object, source, payload
         self.stores: dict[str, Any] = {}
+        self.weakly_held = object is not None or source is not None
+        """Whether there may be weak references to it."""
         if payload is not None:
             payload.holder = weakref.ref(self)  # type: ignore[attr-defined]
 

@@ -253,13 +253,17 @@ class Tensor(Value):
         if name in READS_DATA:
             return self.reads(t, name)
         if name in NOT_IN_GRAPHS:
-            part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)
-            # What leaves a graph may have memory of its own, so no break helps.
-            where = "of a part of what compiled code made" if part else "in compiled code"
-            raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
+            raise self.not_in_graphs(t, name)
         known = _OWN_METHODS.get(name)
         found = None if known is None else known(self, t, args, kwargs)
         return t.recorder.call_method(name, [self, *args], kwargs) if found is None else found
+
+    def not_in_graphs(self, t: Tracer, name: str) -> Unsupported:
+        """That a method is left to Python."""
+        part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)
+        # What leaves a graph may have memory of its own, so no break helps.
+        where = "of a part of what compiled code made" if part else "in compiled code"
+        return Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
 
     def reads(self, t: Tracer, name: str) -> Value:
         """What a method gives that looks at the numbers."""

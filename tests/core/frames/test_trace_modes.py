@@ -30,6 +30,19 @@ def test_modes_are_restored_and_put_back(kind):
     assert autocast_state() == usual
 
 
+@pytest.mark.parametrize("warn_only", (False, True))
+def test_deterministic_algorithms_are_restored_and_put_back(warn_only):
+    unasked = TraceModes.now()
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        with unasked.restored():
+            assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("kind", AUTOCAST_DEVICES)
 def test_a_program_that_asks_for_the_autocast_of_a_device_is_answered_as_in_eager(kind):
     def program(x):

@@ -86,3 +86,56 @@ def test_what_is_no_placement_is_refused_in_the_name_of_the_plugin(given):
     compiled = turret.compile(torch.sin, plugins=[Wrong()], options={"cache": False, "on_error": "raise"})
     with pytest.raises(StageError, match=r"stage 'place' .*Wrong.* (is no Placement|expected NodePlacement)"):
         compiled(torch.randn(3))
+
+
+def _sums_by_index(x, index, source):
+    aten = torch.ops.aten
+    rows = index[:, 0]
+    return (
+        aten.scatter_add(x, 0, index, source),
+        aten.index_add(x, 0, rows, source),
+        aten.index_put(x, [rows], source, True),
+        aten.scatter(x, 0, index, source, reduce="add"),
+        aten.scatter_reduce(x, 0, index, source, "mean", include_self=False),
+        aten.embedding_dense_backward(source, rows, 4, -1, False),
+    )
+
+
+def _orderless_by_index(x, index, source):
+    aten = torch.ops.aten
+    return (
+        aten.scatter(x, 0, index, source),
+        aten.index_put(x, [index[:, 0]], source),
+        aten.scatter_reduce(x, 0, index, source, "amax", include_self=True),
+        aten.scatter_add(x.long(), 0, index, source.long()),
+    )
+
+
+@pytest.fixture
+def deterministic_algorithms():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def _scatters(function):
+    x, index, source = torch.zeros(4, 3), torch.tensor([[0, 1, 2], [0, 0, 0]]), torch.ones(2, 3)
+    names = ("scatter", "index_add", "index_put", "embedding_dense_backward")
+    return {name: p for name, p in placed(function, x, index, source).items() if name.startswith(names)}
+
+
+def test_sums_by_index_run_eagerly_under_deterministic_algorithms(deterministic_algorithms):
+    found = _scatters(_sums_by_index)
+    assert len(found) == 6
+    assert {p.where for p in found.values()} == {"eager"}
+    assert all("use_deterministic_algorithms" in p.reason for p in found.values())
+
+
+def test_scatters_whose_order_is_of_no_consequence_stay_compiled(deterministic_algorithms):
+    found = _scatters(_orderless_by_index)
+    assert len(found) == 4
+    assert {p.where for p in found.values()} == {"compiled"}
+
+
+def test_sums_by_index_are_compiled_without_deterministic_algorithms():
+    assert {p.where for p in _scatters(_sums_by_index).values()} == {"compiled"}

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import UnsupportedError
+from turret.hooks.products import Placement
 from turret.hooks.signature import GraphOutput, GraphSignature, InputInfo, OutputInfo, OutputKind
 from turret.plugins.wrap_runtime import turret_runtime
 
@@ -434,3 +435,44 @@ def test_on_the_meta_device_compiled_code_gives_shapes():
     assert out.shape == (2, 4) and out.device.type == "meta"
     out.sum().backward()
     assert net.weight.grad.shape == net.weight.shape
+
+
+class _Placements:
+    """Where backwards add up by index, in the order in which they are compiled."""
+
+    cache_key = "placements"
+
+    def __init__(self):
+        self.sums = []
+
+    @turret.hookimpl
+    def turret_event(self, event):
+        placement = event.product
+        if isinstance(placement, Placement):
+            self.sums += [p.where for name, p in placement.nodes.items() if name.startswith("index_put")]
+
+
+@pytest.mark.parametrize("given", (("first",), ("first", "second")))
+def test_a_backward_is_as_deterministic_as_is_asked_for_when_gradients_are_computed(given, tmp_path):
+    def program(x, rows):
+        return {"first": x[rows].sin(), "second": x[rows].cos()}
+
+    def run(fast, forward, backward):
+        x = torch.arange(6.0).view(3, 2).requires_grad_()
+        torch.use_deterministic_algorithms(forward)
+        made = fast(x, torch.tensor([0, 2, 2]))
+        torch.use_deterministic_algorithms(backward)
+        sum(made[name].sum() for name in given).backward()
+
+    for stored in (False, True):
+        seen = _Placements()
+        fast = turret.compile(program, plugins=[seen], options={"on_error": "raise", "cache_dir": str(tmp_path)})
+        try:
+            for forward in (False, True):
+                for backward in (False, True):
+                    before = len(seen.sums)
+                    run(fast, forward, backward)
+                    made = set(seen.sums[before:])
+                    assert made == (set() if stored else {"eager" if backward else "compiled"})
+        finally:
+            torch.use_deterministic_algorithms(False)

@@ -231,3 +231,30 @@ def test_compiled_code_reads_eagers_strides_of_a_view() -> None:
         return x + x.unflatten(-1, (2, -1)).stride(0)
 
     assert torch.equal(turret.compile(function, fullgraph=True)(x), function(x))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.lists(st.one_of(st.none(), st.integers(0, 2)), min_size=1, max_size=4).filter(
+        lambda r: any(n is not None for n in r)
+    ),
+    function=st.sampled_from([aten.index.Tensor, aten._unsafe_index.Tensor]),
+)
+def test_an_indexed_tensor_has_the_shape_that_all_indices_make(ranks: list, function: Callable) -> None:
+    x = torch.arange(81.0).view(3, 3, 3, 3)
+    sizes = ((), (2,), (3, 2))
+    indices = [None if rank is None else torch.zeros(sizes[rank], dtype=torch.int64) for rank in ranks]
+    with CorrectedFakeTensorMode() as mode:
+        faked = [None if i is None else mode.from_tensor(i) for i in indices]
+        found = function(mode.from_tensor(x), faked)
+    real = function(x, indices)
+    assert found.shape == real.shape and found.stride() == real.stride()
+
+
+def test_a_batched_index_beside_one_that_is_not_is_in_the_graph() -> None:
+    def program(x, rows, columns):
+        return torch.func.vmap(lambda row, column: x[row, column] * 2, in_dims=(None, 0))(rows, columns)
+
+    run = turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})
+    given = (torch.arange(20.0).view(2, 10), torch.arange(2), torch.arange(10))
+    torch.testing.assert_close(run(*given), program(*given))

@@ -132,3 +132,28 @@ def test_a_container_that_takes_none_raises_what_python_does(kind):
             return x + 1, str(error)
 
     assert_same(Observed(program, fullgraph=True)(X), program(X))
+
+
+@pytest.mark.parametrize("dies", ("before", "between"))
+def test_a_reference_whose_object_is_gone_gives_none(dies):
+    class Held:
+        factor = 3.0
+
+    held = Held()
+    reference = weakref.ref(held)
+
+    def program(x, given):
+        found = reference() if given is None else given()
+        return x.cos() if found is None else x * found.factor
+
+    x = torch.arange(3.0)
+    fast = turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})
+    if dies == "between":
+        for named in (None, reference):
+            torch.testing.assert_close(fast(x, named), x * held.factor)
+    del held
+    gc.collect()
+    for gone in (None, reference, weakref.ref(Held())):
+        for _ in range(2):
+            torch.testing.assert_close(fast(x, gone), x.cos())
+    torch.testing.assert_close(fast(x, weakref.ref(Held)), x * 3)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import inspect
 import io
 import random
+import weakref
 
 import pytest
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.ones(3)
@@ -128,3 +131,57 @@ def noted(x, error):
 
 def test_notes_of_exceptions_are_written_in_the_graph():
     check(noted, X, ValueError("given"), breaks=0)
+
+
+class Slotted:
+    __slots__ = ("kept", "unset")
+
+    def __init__(self):
+        self.kept = 5
+
+
+class Plain:
+    factor = 3
+
+
+KNOWN = Plain()
+KNOWN.added = 4
+
+GETTERS = {
+    "the names of a class": (lambda get, x: x * get(Plain)["factor"], type.__dict__["__dict__"]),
+    "the bases of a class": (lambda get, x: x * len(get(Plain)), type.__dict__["__mro__"]),
+    "the names of an object": (lambda get, x: x * get(KNOWN)["added"], Plain.__dict__["__dict__"]),
+    "a slot": (lambda get, x: x * get(Slotted(), Slotted), Slotted.__dict__["kept"]),
+    "a slot without a value": (lambda get, x: x * get(Slotted()), Slotted.__dict__["unset"]),
+    "another object": (lambda get, x: x * get(x), Slotted.__dict__["kept"]),
+    "weak references": (lambda get, x: x * (2 if get(Plain()) is None else 3), Plain.__dict__["__weakref__"]),
+}
+
+
+@pytest.mark.parametrize("name", GETTERS)
+def test_the_get_of_a_field_is_the_attribute(name):
+    program, field = GETTERS[name]
+    get = field.__get__
+    check(lambda x: program(get, x), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "program",
+    (
+        lambda x: x * inspect.getattr_static(KNOWN, "added") * inspect.getattr_static(KNOWN, "factor"),
+        lambda x: x * (2 if Plain().__weakref__ is None else 3),
+    ),
+)
+def test_attributes_are_found_without_asking_the_object(program):
+    check(program, torch.ones(2), graphs=1)
+
+
+def test_an_object_with_a_weak_reference_knows_it():
+    def program(x):
+        held = Plain()
+        reference = weakref.ref(held)
+        return x * (2 if held.__weakref__ is reference else 3)
+
+    x = torch.ones(2)
+    with pytest.warns(turret.TurretWarning, match="weak reference"):
+        assert torch.equal(Observed(program)(x), program(x))
