@@ -17,11 +17,14 @@ class _Power(torch.autograd.Function):
     def forward(ctx: Any, base: Tensor, exponent: Any) -> Tensor:
         ctx.save_for_backward(base)
         ctx.exponent = exponent
+        ctx.set_materialize_grads(False)
         power: Tensor = aten.pow.Tensor_Scalar(base, exponent)
         return power
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if gradients[0] is None:
+            return None, None
         (base,) = ctx.saved_tensors
         if ctx.exponent == 0:
             return torch.zeros_like(base), None

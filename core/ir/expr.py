@@ -20,7 +20,7 @@ import attrs
 import torch
 
 from turret.errors import VerificationError
-from turret.graph.dtypes import INTEGERS
+from turret.graph.dtypes import HALF, INTEGERS
 from turret.graph.scalar_ops import OPS as OPS
 from turret.graph.scalar_ops import ScalarOp
 from turret.hooks.text.notation import dtype_text, name_text
@@ -169,11 +169,11 @@ def _text(expr: Expr) -> str:
 
 
 def constant(value: float | int | bool, dtype: torch.dtype) -> Expr:
-    """A literal of ``dtype``; an integer out of range wraps around, as it does in a tensor."""
+    """A literal of ``dtype``: a half type's is rounded, an integer out of range wraps around, as in a tensor."""
     if dtype == torch.bool:
         value = bool(value)
     elif dtype.is_floating_point:
-        value = float(value)
+        value = torch.tensor(float(value), dtype=dtype).item() if dtype in HALF else float(value)
     else:
         value = _wrapped(int(value), dtype)
     return Expr.make("const", (), dtype, value)

@@ -268,7 +268,7 @@ class Builder:
             return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype, exact=True), inner)
         if isinstance(value, sympy.Expr):
             return cast(size_value(value, dtype), inner)
-        return constant(torch.tensor(value, dtype=dtype).item(), inner)
+        return constant(constant(value, dtype).payload, inner)
 
     def pointwise(
         self, function: Callable[..., Expr], *operands: TensorValue | Number, dtype: torch.dtype | None = None

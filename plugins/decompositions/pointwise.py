@@ -85,6 +85,20 @@ def trilinear(
     return convert(aten.sum.dim_IntList(product, sumdim, False) if sumdim else product, i1.dtype)
 
 
+@decomposes("smooth_l1_loss", on_cpu=True)
+def smooth_l1_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: float = 1.0) -> torch.Tensor:
+    """Torch's own; whole where ``beta`` is so large or so small that steps of eager's overflow or underflow.
+
+    Eager's kernel for float16 rounds ``beta`` and after each step, so that half a square overflows before ``beta``
+    divides it.
+    """
+    limits = torch.finfo(torch.float16)
+    ordinary = not beta or limits.tiny <= beta <= math.sqrt(2 * limits.max)
+    if torch.float16 in (x.dtype, target.dtype) and not ordinary:
+        return NotImplemented
+    return torch_table[aten.smooth_l1_loss.default](x, target, reduction, beta)
+
+
 @decomposes("smooth_l1_loss_backward")
 def smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
@@ -98,20 +112,23 @@ def smooth_l1_loss_backward(
     return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)
 
 
-def _of_any_number(name: str) -> Callable:
+@decomposes("mse_loss_backward")
+def mse_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
     """Torch's own, which divides by the number of elements, of none as well."""
-    torchs = torch_table[getattr(aten, name).default]
-
-    def decompose(
-        grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, *options: float
-    ) -> torch.Tensor:
-        return torchs(grad, x, target, reduction if x.numel() else 0, *options)
-
-    return decompose
+    return torch_table[aten.mse_loss_backward.default](grad, x, target, reduction if x.numel() else 0)
 
 
-for _name in ("mse_loss_backward", "huber_loss_backward"):
-    decomposes(_name)(_of_any_number(_name))
+@decomposes("huber_loss_backward")
+def huber_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
+) -> torch.Tensor:
+    """Eager's kernels round ``delta`` to the dtype of ``x``, to zero or infinity too; its ends belong to the slopes."""
+    limit = rounded(delta, x.dtype)
+    wide, upstream = widen(aten.sub.Tensor(x, target)), widen(grad)
+    scaled = aten.mul.Tensor(upstream, 1.0 / x.numel() if reduction == 1 and x.numel() else 1.0)
+    steep = aten.mul.Tensor(scaled, limit)
+    right = aten.where.self(aten.ge.Scalar(wide, limit), steep, aten.mul.Tensor(scaled, wide))
+    return convert(aten.where.self(aten.le.Scalar(wide, -limit), aten.neg.default(steep), right), x.dtype)
 
 
 @decomposes("binary_cross_entropy")

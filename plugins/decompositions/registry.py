@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import TypeVar
@@ -57,12 +58,16 @@ def widen(x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:
-    """A number that a float32 may hold as ``dtype`` holds it.  Without tensors, which a tracer would see."""
-    if dtype == torch.float64:
+    """A number as a floating ``dtype`` holds it, or infinity.  Without tensors, which a tracer would see."""
+    if dtype == torch.float64 or math.isnan(value):
         return value
+    try:
+        packed = struct.pack("<e" if dtype == torch.float16 else "<f", value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
     if dtype == torch.float16:
-        return struct.unpack("<e", struct.pack("<e", value))[0]
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+        return struct.unpack("<e", packed)[0]
+    (bits,) = struct.unpack("<I", packed)
     if dtype == torch.bfloat16:
         bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
     return struct.unpack("<f", struct.pack("<I", bits))[0]

@@ -299,12 +299,13 @@ def _require(value: torch.Tensor, made: torch.Tensor, gradients: bool) -> torch.
 
 
 class _NonLeaf(torch.autograd.Function):
-    """Gives its input a ``grad_fn`` without changing its layout (a clone could)."""
+    """Gives its input a ``grad_fn`` without changing its layout (a clone could); no gradient stays none."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return _like(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         return gradient

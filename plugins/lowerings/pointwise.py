@@ -155,7 +155,11 @@ def sub(b: Builder, x: Operand, y: Operand, alpha: Number = 1) -> TensorValue:
 
 
 def _scaled(b: Builder, value: Expr, alpha: Number) -> Expr:
-    return value if alpha == 1 else call("mul", value, b.number(alpha, value.dtype))
+    """``alpha * value``; kernels of the CPU have ``alpha`` in the dtype of the result, of half types too."""
+    if alpha == 1:
+        return value
+    rounds = uses_host_kernels(b.result.device)
+    return call("mul", value, b.promoted_operand(alpha, (), b.result.dtype) if rounds else b.number(alpha, value.dtype))
 
 
 def _with_scalar(b: Builder, function: Callable[[Expr, Expr], Expr], x: Operand, y: Operand) -> TensorValue:

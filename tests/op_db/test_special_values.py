@@ -6,6 +6,7 @@ is right.  All ops of one dtype are compiled together, so that a sweep costs a f
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -138,6 +139,75 @@ def test_special_values_and_their_gradients_come_out_as_eager_has_them(dtype: to
 
 def compiled(function: Callable) -> Callable:
     return turret.compile(function, dynamic=False, fullgraph=True, options={"capture": "turret", "on_error": "raise"})
+
+
+EXTREMES = (
+    *(0.0, -0.0, 1e-8, 6e-8, 1e-30, 1e-3, 300.0, 65504.0, 65530.0, 7e4, 1e6, 1e20, 3e38, 1e300, inf, nan),
+    *(-1.0, -1e-8, -300.0, -7e4),
+)
+WITH_A_NUMBER: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "add": lambda x, y, p: torch.add(x, y, alpha=p),
+    "celu": lambda x, y, p: F.celu(x, p) if p == p else x,
+    "elu": lambda x, y, p: F.elu(x, p),
+    "elu of a scale": lambda x, y, p: torch.ops.aten.elu(x, 1.5, p, 0.5),
+    "full": lambda x, y, p: torch.full_like(x, p) * x,
+    "hardshrink": lambda x, y, p: F.hardshrink(x, p),
+    "hardtanh": lambda x, y, p: F.hardtanh(x, -abs(p), abs(p) + 1),
+    "huber_loss": lambda x, y, p: F.huber_loss(x, y, delta=p, reduction="none"),
+    "huber_loss, mean": lambda x, y, p: F.huber_loss(x, y, delta=p),
+    "leaky_relu": lambda x, y, p: F.leaky_relu(x, p),
+    "logit": lambda x, y, p: torch.logit(x, eps=p),
+    "masked_fill": lambda x, y, p: x.masked_fill(x > 0.4, p),
+    "rsub": lambda x, y, p: torch.rsub(x, 2.0, alpha=p),
+    "smooth_l1_loss": lambda x, y, p: F.smooth_l1_loss(x, y, beta=p, reduction="none"),
+    "smooth_l1_loss, sum": lambda x, y, p: F.smooth_l1_loss(x, y, beta=p, reduction="sum"),
+    "softplus": lambda x, y, p: F.softplus(x, p),
+    "softplus of a threshold": lambda x, y, p: F.softplus(x, 1.0, p),
+    "softshrink": lambda x, y, p: F.softshrink(x, p),
+    "sub": lambda x, y, p: torch.sub(x, y, alpha=p),
+    "threshold": lambda x, y, p: F.threshold(x, p, 0.5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", WITH_A_NUMBER)
+@pytest.mark.thorough
+def test_numbers_that_a_half_type_does_not_hold_have_eagers_effect(name: str, dtype: torch.dtype) -> None:
+    op = WITH_A_NUMBER[name]
+    points = torch.tensor((0.0, 1.0, -2.5, 0.5, 3.0, -300.0, 700.0, -1000.0), dtype=dtype)
+    rows = [t.reshape(-1) for t in torch.meshgrid(points, points, indexing="ij")]
+
+    def outcome(run: Callable, count: int) -> list[list[Tensor | None]]:
+        leaves = [[x.clone().requires_grad_() for x in rows] for _ in range(count)]
+        results = run(leaves)
+        flat = [leaf for row in leaves for leaf in row]
+        found = iter(torch.autograd.grad(results, flat, [torch.ones_like(r) for r in results], allow_unused=True))
+        return [[result.detach(), *(next(found) for _ in rows)] for result in results]
+
+    expected = []
+    for number in EXTREMES:
+        with contextlib.suppress(RuntimeError):  # of what eager does not take
+            expected.append((number, *outcome(lambda leaves, p=number: [op(*leaves[0], p)], 1)))
+    every = compiled(lambda leaves: [op(*row, p) for row, (p, _) in zip(leaves, expected, strict=True)])
+    wrong = []
+    for (number, wanted), found in zip(expected, outcome(every, len(expected)), strict=True):
+        for one, other in zip(wanted, found, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None and (bad := differ(one, other)).any():
+                at = int(bad.reshape(-1).nonzero()[0])
+                wrong.append((number, one.reshape(-1)[at].item(), other.reshape(-1)[at].item()))
+    assert not wrong
+    assert len(expected) > 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_factor_of_an_operand_is_rounded_to_the_half_type(dtype: torch.dtype) -> None:
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [torch.add(x, y, alpha=0.30517), torch.sub(x, y, alpha=0.30517), torch.rsub(x, y, alpha=0.30517)]
+
+    x, y = torch.randn(2, 2000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for got, expected in zip(compiled(function)(x, y), function(x, y), strict=True):
+        assert (got != expected).sum() < 20  # which a fused multiply-add rounds once
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

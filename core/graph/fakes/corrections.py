@@ -297,13 +297,16 @@ def _grouped_shape(left: Sequence[Any], right: Sequence[Any], offs: torch.Tensor
 
 
 def _vector_norm(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """``linalg_vector_norm``: dimensions that it goes over are gone; up to torch 2.11 those of size 1 stay."""
+    """``linalg_vector_norm``: a new row-major result, also where it goes over dimensions of size 1 alone.
+
+    Up to torch 2.11 those stay.
+    """
     made: torch.Tensor = run(args, kwargs)
     given = dict(zip(("x", "ord", "dim", "keepdim"), args, strict=False)) | dict(kwargs)
     x, dims = args[0], given.get("dim")
     reduced = {d % max(x.dim(), 1) for d in dims} if dims else set(range(x.dim()))
     left = [size for d, size in enumerate(x.shape) if d not in reduced]
-    return made if given.get("keepdim") or made.dim() == len(left) else made.new_empty(left)
+    return made.new_empty(made.shape if given.get("keepdim") or made.dim() == len(left) else left)
 
 
 def _expand(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:

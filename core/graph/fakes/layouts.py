@@ -85,9 +85,16 @@ def _is_elementwise(func: Any) -> bool:
     return torch.Tag.pointwise in func.tags or func in _ELEMENTWISE_WITHOUT_TAG
 
 
-_ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default, aten.complex.default, aten.polar.default))
+_ELEMENTWISE_WITHOUT_TAG = frozenset(
+    (
+        *(aten.floor_divide.default, aten.complex.default, aten.polar.default),
+        *(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.softplus_backward.default),
+        *(aten.threshold_backward.default, aten.elu_backward.default, aten.leaky_relu_backward.default),
+        *(aten.hardsigmoid_backward.default, aten.hardtanh_backward.default, aten.hardswish_backward.default),
+    )
+)
 
-_REVERSED = frozenset((aten.rsub.Tensor,))
+_REVERSED = frozenset((aten.rsub.Tensor, aten.threshold_backward.default, aten.leaky_relu_backward.default))
 """Elementwise ops that eager computes as another one of the operands in reverse."""
 
 _TRUSTED = frozenset((aten.clone.default, aten._to_copy.default, aten.mvlgamma.default))
@@ -97,7 +104,7 @@ _TRUSTED = frozenset((aten.clone.default, aten._to_copy.default, aten.mvlgamma.d
 def _of_operands(out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any) -> tuple[Any, ...] | None:
     """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
     plain = all(type(t) is FakeTensor and _is_strided(t) and is_backed(t) for t in (out, *operands))
-    if not plain or not operands or out.dim() < 2 or func._schema.is_mutable or _is_several_ops(func):
+    if not plain or not operands or not out.dim() or func._schema.is_mutable or _is_several_ops(func):
         return None
     if is_empty(out.shape) or not is_broadcast([t.shape for t in operands], out.shape):
         return None
@@ -162,6 +169,35 @@ def _like_first(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
         return out.stride()
     dense = not is_empty(first.shape) and is_dense(first.shape, first.stride())
     return first.stride() if dense else torch.empty_like(first).stride()
+
+
+def _like_dense_first(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    first = args[0]
+    return first.stride() if not is_empty(out.shape) and is_dense(first.shape, first.stride()) else out.stride()
+
+
+def _like_second(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    """As ``empty_like`` of the second argument, of which this is the gradient."""
+    return _like_first(out, args[1:])
+
+
+def _suggested_by_second(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    return _suggested(out, args[1:])
+
+
+def _complex_like_first(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    """As ``empty_like`` of complex numbers, else elementwise."""
+    if args[0].is_complex():
+        return _like_first(out, args)
+    if is_empty(out.shape) or not all(map(is_backed, (out, args[0]))):
+        return out.stride()
+    return elementwise_strides([args[0]], out.shape)
+
+
+def _of_halves(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    """``glu``: elementwise of both halves of the argument, whose strides are its own."""
+    half = args[0].as_strided(out.shape, args[0].stride())
+    return out.stride() if is_empty(out.shape) or not is_backed(half) else elementwise_strides([half, half], out.shape)
 
 
 def _with_itself(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
@@ -298,10 +334,35 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.sort.stable: _like_first,
     aten.index_fill.int_Scalar: _like_first,
     aten.index_fill.int_Tensor: _like_first,
+    aten.fill.Scalar: _like_first,
+    aten.fill.Tensor: _like_first,
+    aten.index_put.default: _like_first,
+    aten._unsafe_index_put.default: _like_first,
+    aten._unsafe_masked_index_put_accumulate.default: _like_first,
+    aten.uniform.default: _like_first,
+    aten.exponential.default: _like_first,
+    aten.native_dropout.default: _like_dense_first,
+    aten._conj_physical.default: _like_first,
+    aten.conj_physical.default: _complex_like_first,
+    aten.abs.default: _complex_like_first,
+    aten.glu.default: _of_halves,
+    aten.glu_backward.default: _row_major,
+    aten._softmax_backward_data.default: _row_major,
+    aten._log_softmax_backward_data.default: _row_major,
+    aten.mse_loss_backward.default: _row_major,
+    aten.smooth_l1_loss_backward.default: _row_major,
+    aten.huber_loss_backward.default: _row_major,
+    aten.grid_sampler_2d.default: _row_major,
+    aten.binary_cross_entropy_backward.default: _like_second,
+    aten.nll_loss2d_backward.default: _like_second,
+    aten.reflection_pad3d_backward.default: _like_second,
 }
 
 _ON_CPU: dict[Any, _Rule] = {
     aten.log_sigmoid_forward.default: _row_major,
+    aten.log_sigmoid_backward.default: _like_first,
+    aten.replication_pad2d_backward.default: _suggested_by_second,
+    aten.replication_pad3d_backward.default: _suggested_by_second,
     aten.native_batch_norm.default: _normalized,
     aten._native_batch_norm_legit.default: _normalized,
     aten._native_batch_norm_legit.no_stats: _normalized,

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import fx
 
+from turret.errors import UnsupportedError
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.graph.tensor_versions import version_of
 from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.operators.checks import require
+
+
+@attrs.frozen(eq=False)
+class OfNothing:
+    """A backward that was given None: a graph of some of what was saved, by number, or what it raises.
+
+    ``added``: how much, at the end of what was saved, no other backward takes.
+    """
+
+    backward: fx.GraphModule | None
+    failure: tuple[str, str | None] | None = None
+    saved: tuple[int, ...] = ()
+    added: int = 0
 
 
 @attrs.define(eq=False)
@@ -37,6 +53,8 @@ class AutogradRegion:
     """Which of what is saved autograd looks after: a change in place before the backward is an error."""
     failure: tuple[str, str | None] | None = None
     """The name and the message of the exception that the backward raises, whatever it is given."""
+    of_nothing: OfNothing | None = None
+    """What the backward does where no output has a gradient; without this it is given zeros there."""
     name: str = "AutogradRegion"
     """That of the user's class, as which autograd knows the node."""
     __name__: str = "autograd_region"
@@ -52,6 +70,21 @@ class AutogradRegion:
         tensors = [n for n in self.arguments if n is not None]
         return tuple(n for position, n in enumerate(tensors) if n in tensors[:position])
 
+    def gradients(self, given: Sequence[Any], saved: Sequence[Any], traced: bool) -> Sequence[Any]:
+        """What the user's backward makes of gradients of the outputs; one or None for each of its arguments."""
+        other = self.of_nothing
+        if other is None:
+            return self.backward(*given, *saved)
+        if any(g is not None for g in given):
+            return self.backward(*given, *saved[: len(saved) - other.added])
+        if other.backward is not None:
+            return other.backward(*(saved[n] for n in other.saved))
+        assert other.failure is not None
+        kind, message = other.failure
+        if traced:  # the graph runs eagerly, and raises in its backward
+            raise UnsupportedError(f"the backward of {self.name} raises {kind} where there is no gradient")
+        raise getattr(builtins, kind)(*([] if message is None else [message]))
+
 
 class _Apply(torch.autograd.Function):
     @staticmethod
@@ -60,6 +93,7 @@ class _Apply(torch.autograd.Function):
         results = region.forward(*inputs)
         outputs, saved = results[: region.outputs], results[region.outputs :]
         ctx.region, ctx.inputs = region, len(inputs)
+        ctx.set_materialize_grads(region.of_nothing is None)
         if region.failure is not None:
             ctx.forms = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in inputs]
         if any(isinstance(v, FakeTensor) for v in inputs):
@@ -87,7 +121,7 @@ class _Apply(torch.autograd.Function):
         else:
             tensors = iter(ctx.saved_tensors)
             saved = [next(tensors) if n in region.checked else v for n, v in enumerate(saved)]
-        made = region.backward(*gradients, *saved)
+        made = region.gradients(gradients, saved, traced=hasattr(ctx, "versions"))
         found: dict[int, Any] = {}
         again: list[Any] = []
         for number, gradient in zip(region.arguments, made, strict=True):

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 import torch
+from torch import fx
 
-from turret.plugins.capture.autograd.autograd_region import AutogradRegion
+from turret.plugins.capture.autograd.autograd_region import AutogradRegion, OfNothing
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
@@ -91,8 +92,13 @@ class _Differentiated:
                 self.outputs = self.tensors_of(result)
                 with t.recorder.region() as backward:
                     gradients, failure = self.trace_backward(backward)
-                target = self.close(forward, backward, inputs, gradients)
-                target.failure = failure
+                ends = self.gradient_nodes(backward, inputs, gradients)
+                saved = list(backward.lifted)
+                of_nothing = None
+                if failure is None and self.outputs and not self.is_set("materialize_grads"):
+                    of_nothing = self.of_nothing(inputs, saved)
+                target = self.close(forward, backward.close(ends), saved, inputs)
+                target.failure, target.of_nothing = failure, of_nothing
         finally:
             set_grad_enabled(grad_mode)
         return self.result(result, t.recorder.call_region(target, forward.lifted).unpack(t))
@@ -118,18 +124,39 @@ class _Differentiated:
             raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
         return list(tensors)
 
-    def trace_backward(self, region: Subgraph) -> tuple[list[Value], tuple[str, str | None] | None]:
-        """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
-        t, kind = self.t, self.cls.constant()
-        before = Unchanged(t, self.context, self.cls, *self.args)
+    def of_nothing(self, inputs: tuple[int | None, ...], saved: list[fx.Node]) -> OfNothing:
+        """What the backward does with None for a gradient; what it uses of the forward is added to ``saved``."""
+        with self.t.recorder.region() as region:
+            gradients, failure = self.trace_backward(region, defined=False)
+        if failure is not None:
+            return OfNothing(None, failure)
+        graph = region.close(self.gradient_nodes(region, inputs, gradients))
+        added = [node for node in region.lifted if node not in saved]
+        saved += added
+        return OfNothing(graph, None, tuple(saved.index(node) for node in region.lifted), len(added))
+
+    def given_gradients(self, region: Subgraph) -> list[Value]:
+        """What the backward is given where there are gradients, as inputs of its graph."""
         given: list[Value] = []
         zeros = self.is_set("materialize_grads") and self.is_set("_materialize_non_diff_grads")
         never = set() if zeros else {id(v) for v in self.marked("not_differentiable")}
         for number, output in enumerate(self.outputs):
             fake = output.fake  # type: ignore[attr-defined]
             made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            gradient = t.recorder.tensor(region.placeholder(f"gradient{number}", made), made)
+            gradient = self.t.recorder.tensor(region.placeholder(f"gradient{number}", made), made)
             given.append(Constant(None) if id(output) in never else gradient)
+        return given
+
+    def trace_backward(
+        self, region: Subgraph, defined: bool = True
+    ) -> tuple[list[Value], tuple[str, str | None] | None]:
+        """Gradients of the arguments, as values of the backward's graph; or what the backward raises.
+
+        ``defined``: whether it is given gradients, and not None.
+        """
+        t, kind = self.t, self.cls.constant()
+        before = Unchanged(t, self.context, self.cls, *self.args)
+        given = self.given_gradients(region) if defined else [Constant(None) for _ in self.outputs]
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
         failure, found = None, []
@@ -146,22 +173,24 @@ class _Differentiated:
             failure = "RuntimeError", f"function {kind.__name__}Backward returned {wrong}"
         return ([Constant(None)] * count, failure) if failure else (found[:count], None)
 
+    def gradient_nodes(
+        self, region: Subgraph, inputs: tuple[int | None, ...], gradients: list[Value]
+    ) -> list[fx.Node | None]:
+        return [_gradient_node(self.t, region, v, n is not None) for v, n in zip(gradients, inputs, strict=True)]
+
     def close(
-        self, forward: Subgraph, backward: Subgraph, inputs: tuple[int | None, ...], gradients: list[Value]
+        self, forward: Subgraph, backward: fx.GraphModule, saved: list[fx.Node], inputs: tuple[int | None, ...]
     ) -> AutogradRegion:
         """Both graphs; what the backward uses of the forward is saved by it."""
         t = self.t
         fakes = [v.fake for v in self.outputs]  # type: ignore[attr-defined]
         dirty = [self.input_number(v, inputs) for v in self.marked("dirty")]
         constant = {id(v) for v in self.marked("not_differentiable")}
-        ends = [_gradient_node(t, backward, v, n is not None) for v, n in zip(gradients, inputs, strict=True)]
-        backward_graph = backward.close(ends)
-        saved = list(backward.lifted)
         nodes = [t.recorder.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
         kept = {t.recorder.node_here(v.node) for v in self.marked("saved_tensors") if isinstance(v, Tensor)}
         return AutogradRegion(
             forward=forward.close([*nodes, *saved]),
-            backward=backward_graph,
+            backward=backward,
             outputs=len(fakes),
             checked=frozenset(n for n, node in enumerate(saved) if node in kept),
             arguments=inputs,

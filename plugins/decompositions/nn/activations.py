@@ -114,7 +114,7 @@ def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
     """Zeros go the straight way: they stay zeros, and keep their signs, whatever ``alpha`` is."""
     wide = widen(x)
-    curve = aten.mul.Scalar(aten.expm1.default(aten.mul.Scalar(wide, input_scale)), alpha * scale)
+    curve = aten.mul.Scalar(aten.expm1.default(aten.mul.Scalar(wide, input_scale)), rounded(alpha * scale, wide.dtype))
     return convert(aten.where.self(aten.lt.Scalar(wide, 0.0), curve, aten.mul.Scalar(wide, scale)), x.dtype)
 
 
@@ -130,11 +130,12 @@ def elu_backward(
 ) -> torch.Tensor:
     """``x`` is elu's input, or with ``is_result`` its result; NaN goes the exponential's way by vectors alone."""
     wide, upstream = widen(x), widen(grad)
+    factor = rounded(alpha * scale, wide.dtype)
     if is_result:
-        below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale), aten.add.Scalar(wide, alpha * scale))
+        below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale), aten.add.Scalar(wide, factor))
     else:
         slope = aten.exp.default(aten.mul.Scalar(wide, input_scale))
-        below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale * alpha * scale), slope)
+        below = aten.mul.Tensor(aten.mul.Scalar(upstream, rounded(input_scale * factor, wide.dtype)), slope)
     above = aten.mul.Scalar(upstream, scale)
     result = by_vectors(
         "elu_backward",
@@ -150,21 +151,23 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
     """``log(x / (1 - x))`` of ``x`` held inside ``eps`` and ``1 - eps``, both rounded to the dtype."""
     dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
     wide = widen(convert(x, dtype))
-    if eps is not None:
-        low, high = _logit_bounds(eps, dtype)
-        below, above = (
-            aten.lt.Scalar(wide, low),
-            aten.gt.Scalar(wide, high),
-        )  # of bounds that cross, the lower one first
+    bounds = _logit_bounds(eps, dtype)
+    if bounds is not None:
+        low, high = bounds
+        # Of bounds that cross, the lower one first.
+        below, above = aten.lt.Scalar(wide, low), aten.gt.Scalar(wide, high)
         wide = aten.where.self(below, _constant(low, wide), aten.where.self(above, _constant(high, wide), wide))
     odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
     return convert(aten.log.default(odds), dtype)
 
 
-def _logit_bounds(eps: float, dtype: torch.dtype) -> tuple[float, float]:
-    """``eps`` and ``1 - eps`` as eager has them: for bfloat16 and an ``eps`` of 1e-3 the upper one is 1."""
-    low = rounded(eps, dtype)
-    return low, rounded(1 - low, dtype)
+def _logit_bounds(eps: float | None, dtype: torch.dtype) -> tuple[float, float] | None:
+    """``eps`` and ``1 - eps`` as eager has them: for bfloat16 and an ``eps`` of 1e-3 the upper one is 1.
+
+    None for a negative ``eps`` as for none.
+    """
+    low = None if eps is None else rounded(eps, dtype)
+    return None if low is None or low < 0 else (low, rounded(1 - low, dtype))
 
 
 @decomposes("logit_backward")
@@ -175,8 +178,9 @@ def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None
     have the slope of +0.
     """
     wide, upstream = widen(x), widen(grad)
-    low, high = (0.0, 1.0) if eps is None else _logit_bounds(eps, x.dtype)
-    beyond = _constant(float("nan") if eps is None else 0.0, wide)
+    bounds = _logit_bounds(eps, x.dtype)
+    low, high = bounds or (0.0, 1.0)
+    beyond = _constant(float("nan") if bounds is None else 0.0, wide)
     inside = _between(wide, low, high)
     inside_or_nan = aten.logical_or.default(inside, aten.isnan.default(wide))
     slope = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))

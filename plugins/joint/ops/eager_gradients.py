@@ -29,10 +29,13 @@ class _Extreme(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, op: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         value = op(x)
         ctx.save_for_backward(x, value)
+        ctx.set_materialize_grads(False)
         return value
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is None:
+            return None, None
         x, value = ctx.saved_tensors
         chosen = torch.where(value.isnan(), x.isnan(), x == value)
         return torch.where(chosen, gradient / chosen.sum(), torch.zeros((), dtype=x.dtype, device=x.device)), None
@@ -46,10 +49,13 @@ class _Product(torch.autograd.Function):
         value = aten.prod.dim_int(x, dim, True)
         ctx.save_for_backward(x, value)
         ctx.dim, ctx.alone = dim, alone
+        ctx.set_materialize_grads(False)
         return value
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is None:
+            return None, None, None
         x, value = ctx.saved_tensors
         return _gradient_of_product(gradient, x, value, ctx.dim, ctx.alone), None, None
 

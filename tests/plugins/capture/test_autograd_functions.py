@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -256,6 +257,86 @@ def test_gradients_that_may_be_none_run_as_python():
     observed = Observed(program)
     assert_same(gradients(observed, leaf(3)), gradients(program, leaf(3)))
     assert "set_materialize_grads" in observed.breaks[0]
+
+
+class Withheld(torch.autograd.Function):
+    """Nothing flows through it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class OneUnmaterialised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, x * 2)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, twice = ctx.saved_tensors
+        return twice + 1 if gradient is None else gradient * x
+
+
+class PassedOn(OneUnmaterialised):
+    @staticmethod
+    def backward(ctx, gradient):
+        return None if gradient is None else gradient * 5
+
+
+class Careless(OneUnmaterialised):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+
+WITHOUT_GRADIENT = {
+    "dropped": lambda x: Withheld.apply(OneUnmaterialised.apply(x)).sum() + x.sum(),
+    "dropped alone": lambda x: Withheld.apply(OneUnmaterialised.apply(x)).sum(),
+    "passed on": lambda x: Withheld.apply(PassedOn.apply(x)).sum() + x.sum(),
+    "passed on alone": lambda x: Withheld.apply(PassedOn.apply(x)).sum(),
+    "two in a row": lambda x: Withheld.apply(OneUnmaterialised.apply(PassedOn.apply(x))).sum(),
+    "one before": lambda x: Withheld.apply(PassedOn.apply(OneUnmaterialised.apply(x))).sum(),
+    "in one branch": lambda x: (OneUnmaterialised.apply(x) * Withheld.apply(OneUnmaterialised.apply(x))).sum(),
+    "given": lambda x: OneUnmaterialised.apply(x).sum(),
+    "detached": lambda x: OneUnmaterialised.apply(x).detach().sum() + x.sum(),
+    "power": lambda x: Withheld.apply(x ** x.shape[0]).sum(),
+    "largest": lambda x: Withheld.apply(x.max()) * 2,
+    "product": lambda x: Withheld.apply(x.prod()) * 2,
+    "careless, given": lambda x: Careless.apply(x).sum(),
+    "dropped only": lambda x: Withheld.apply(x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+@pytest.mark.parametrize("is_leaf", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_backward_that_no_gradient_reaches_is_given_none(name, is_leaf, dynamic):
+    program, found = WITHOUT_GRADIENT[name], []
+    for run in (program, turret.compile(program, fullgraph=True, dynamic=dynamic, options=OPTIONS)):
+        x = leaf(3)
+        given = x if is_leaf else x * 1
+        (gradient,) = torch.autograd.grad(run(given), x, allow_unused=True)
+        found.append(gradient)
+    assert (found[0] is None) == (found[1] is None)
+    if found[0] is not None:
+        torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_backward_that_raises_where_there_is_no_gradient_does_so():
+    def program(x):
+        return Withheld.apply(Careless.apply(x)).sum() + x.sum()
+
+    for run in (program, turret.compile(program)):
+        with pytest.raises(TypeError, match="NoneType"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(leaf(3)).backward()
 
 
 def test_without_gradients_the_forward_is_part_of_the_graph():
