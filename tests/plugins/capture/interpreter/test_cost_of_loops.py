@@ -15,7 +15,7 @@ import turret
 def appended(x, steps):
     found = []
     for number in range(steps):
-        found.append(number)  # noqa: PERF402
+        found.append(number)
     return x * len(found)
 
 
@@ -64,7 +64,7 @@ def named_and_taken(x, steps):
 def added(x, steps):
     found = set()
     for number in range(steps):
-        found.add(number)  # noqa: FURB142
+        found.add(number)
     return x * len(found)
 
 
