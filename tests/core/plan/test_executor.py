@@ -258,7 +258,7 @@ def test_a_call_that_gives_numbers_must_return_the_dtype_that_was_foretold(tmp_p
         load(attrs.evolve(plan, slots=slots))([torch.ones(6, dtype=torch.float64), torch.ones(6) > 2, torch.ones(())])
 
 
-def test_an_observer_is_told_of_each_library_call_and_copy_with_its_tensors() -> None:
+def test_an_observer_is_told_of_each_library_call_and_copy_with_its_tensors_and_results() -> None:
     plan = Plan(
         name="calls",
         device="cpu",
@@ -267,16 +267,16 @@ def test_an_observer_is_told_of_each_library_call_and_copy_with_its_tensors() ->
         steps=(Call("aten::relu.default", (SlotRef(0),), {}, (1,)), Copy(0, 1)),
         outputs=(SlotRef(1),),
     )
-    told: list[list[int] | None] = []
+    told: list[list[int]] = []
 
     class Observer:
         def begin(self, tensors: Sequence[torch.Tensor], stays: bool = False) -> None:
             told.append([t.data_ptr() for t in tensors])
 
-        def end(self) -> None:
-            told.append(None)
+        def end(self, results: Sequence[torch.Tensor] = ()) -> None:
+            told.append([t.data_ptr() for t in results])
 
     x = torch.tensor([-1.0, 2.0])
     (y,) = load(plan, observer=Observer())([x])
     assert y.tolist() == x.tolist() == [0, 2]
-    assert told == [[x.data_ptr()], None, [x.data_ptr(), y.data_ptr()], None]
+    assert told == [[x.data_ptr()], [y.data_ptr()], [x.data_ptr(), y.data_ptr()], []]

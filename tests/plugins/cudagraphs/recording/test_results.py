@@ -118,7 +118,7 @@ def draw(r: random.Random) -> Program:
         op = r.choice((*CALLS, *CALLS, "sum", "plus", "add_", "copy", "copy_", "clear"))
         target = r.choice(names) if op in WRITES else f"t{number}"
         sources = tuple(r.choice(names) for _ in range(ARITY[op]))
-        steps.append(Step(op, target, sources, hidden=r.random() < 0.1))
+        steps.append(Step(op, target, sources, hidden=r.random() < 0.25))
         names += [] if op in WRITES else [target]
         names += [f"{target}b"] if op == "two" else []
     made = [n for n in names if n[0] == "t"] or ["i0"]
