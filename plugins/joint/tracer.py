@@ -10,6 +10,7 @@ Decomposed ops run twice: as eager does, for the strides that the user sees, and
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,12 @@ from turret.plugins.joint.ops.mutation import (
     view_variant,
 )
 from turret.plugins.joint.ops.numbers import DataNumbers
-from turret.plugins.joint.ops.wrapped_numbers import NUMBERS, value_of_numbers
+from turret.plugins.joint.ops.wrapped_numbers import (
+    NUMBERS,
+    has_symbols,
+    numbers_as_tensors,
+    value_of_numbers,
+)
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
@@ -48,6 +54,7 @@ from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.operators.ops import HigherOrderOperator
 
 aten = torch.ops.aten
+_SCALAR_TENSOR = aten.scalar_tensor.default
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 SHARING = frozenset(
     (
@@ -94,6 +101,9 @@ class JointTracer(TorchDispatchMode):
         if rule is None:
             rule = self._rules[func] = self.rule_of(self, func)
         if args and args[0].__class__ in NUMBERS:
+            if has_symbols(args, kwargs):  # of which torch makes tensors of a value of its own, and no calls
+                make = functools.partial(self.__torch_dispatch__, _SCALAR_TENSOR, ())
+                args = numbers_as_tensors(func, args, lambda number, dtype: make((number,), {"dtype": dtype}))
             value = value_of_numbers(func, args, kwargs or {})
             if value is not NotImplemented:
                 return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,3 +29,27 @@ def value_of_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     with no_dispatch():
         made = func(*args, **kwargs)
         return made.resolve_conj().resolve_neg() if isinstance(made, torch.Tensor) else NotImplemented
+
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def has_symbols(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether a number among the arguments of a call changes from call to call."""
+    return any(isinstance(v, _SYMBOLS) for v in (*args, *(kwargs or {}).values()))
+
+
+def numbers_as_tensors(func: Any, args: tuple[Any, ...], make: Callable[[Any, torch.dtype], Any]) -> tuple[Any, ...]:
+    """The arguments of a call on numbers alone with tensors where the op takes those, which ``make`` makes; as they are
+    where there is a tensor among them.
+
+    All are of the type that such numbers have together.
+    """
+    wanted = [isinstance(a.type, torch.TensorType) for a in func._schema.arguments[: len(args)]]
+    if tensors_in(args) or not wanted[0] or func._schema.is_mutable:
+        return args
+    numbers = [a for a, is_wanted in zip(args, wanted, strict=True) if is_wanted]
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    example = sum(kinds.get(type(n), type(n))(1) for n in numbers if type(n) not in (bool, torch.SymBool))
+    dtype = torch.tensor(example if any(type(n) not in (bool, torch.SymBool) for n in numbers) else True).dtype
+    return tuple(make(a, dtype) if is_wanted else a for a, is_wanted in zip(args, wanted, strict=True))

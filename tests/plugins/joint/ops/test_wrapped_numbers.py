@@ -34,3 +34,33 @@ def test_of_two_numbers_the_result_has_eagers_dtype(op: Callable, one: complex, 
     for mine, theirs in zip(turret.compile(program, fullgraph=True)(x), expected, strict=True):
         assert mine.dtype == theirs.dtype
         torch.testing.assert_close(mine, theirs, equal_nan=True)
+
+
+ON_NUMBERS = {
+    "add": lambda n: torch.add(2, n),
+    "add with alpha": lambda n: torch.add(2, 3, alpha=n),
+    "mul": lambda n: torch.mul(2.5, n),
+    "true_divide": lambda n: torch.true_divide(2.5, n),
+    "div, floored": lambda n: torch.div(7, n, rounding_mode="floor"),
+    "floor_divide": lambda n: torch.floor_divide(9, n),
+    "subtract": lambda n: torch.subtract(3, n),
+    "an op of ATen": lambda n: torch.ops.aten.add(3.3, n),
+    "an overload": lambda n: torch.ops.aten.mul.Tensor(True, n),
+    "a computed number": lambda n: torch.ops.aten.add(1, n * 0.5),
+}
+
+
+@pytest.mark.parametrize("numbers", ((4, 5, 6, -3), (4.5, 5.25, 6.0, -0.5)), ids=("int", "float"))
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("name", ON_NUMBERS)
+def test_ops_on_a_number_and_one_that_changes_give_eagers_tensor(name, dynamic, numbers):
+    program = ON_NUMBERS[name]
+    fast = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
+    for number in numbers:
+        try:
+            expected = program(number)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                fast(number)
+            continue
+        torch.testing.assert_close(fast(number), expected, rtol=0, atol=0)
