@@ -7,7 +7,7 @@ from typing import Any
 
 from turret.frames.guards import Guard
 from turret.frames.sources import DictSource, Source
-from turret.plugins.capture.values.base import Rebuilder, Value
+from turret.plugins.capture.values.base import Rebuilder, Value, existed
 
 
 class Effects:
@@ -34,12 +34,12 @@ class Effects:
         instance = None if holder is None else holder()
         if instance is not None:
             self.note(instance)
-        existed = value.source is not None or getattr(value, "cell", None) is not None
-        if existed or holder is not None:
+        was_there = existed(value)
+        if was_there or holder is not None:
             value.mutated = True
-        if existed or id(value) in self.watched:
+        if was_there or id(value) in self.watched:
             self.count += 1
-        if existed:
+        if was_there:
             self.changed.setdefault(id(value), value)
 
     def attribute(self, value: Any, name: str) -> Value | None:

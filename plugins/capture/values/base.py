@@ -589,11 +589,20 @@ for _name in (
     setattr(Lazy, _name, _forward)
 
 
-def refuse_to_drop(changed: Value, held: Iterable[Value | None]) -> None:
+def existed(value: Value) -> bool:
+    """Whether a value stands for an object that there was before."""
+    return value.source is not None or getattr(value, "cell", None) is not None
+
+
+def refuse_to_drop(changed: Value, held: Iterable[Value | None], dropped: Iterable[Value | None] | None = None) -> None:
     """Refuse the first change of what existed before if it may let go of a value whose end runs the program's code.
 
-    Changes are replayed behind the graph, where that code would run too late.
+    Changes are replayed behind the graph, where that code would run too late.  ``dropped``: what of ``held`` is let go
+    of by this one change, which is all that counts for a new object: to look at all of it at each step of a loop takes
+    time that is quadratic in the number of steps.
     """
+    if dropped is not None and not existed(changed) and getattr(changed, "holder", None) is None:
+        held = dropped
     if not changed.mutated and any(isinstance(v, Lazy) and has_observable_finalizer(v.object) for v in held):
         raise Unsupported(LETS_GO)
 

@@ -53,8 +53,9 @@ class Dict(Value):
             return collections.defaultdict(None if self.factory is None else folded(self.factory), made)
         return made if self.kind is dict else self.kind(made)
 
-    def changed(self, t: Tracer) -> None:
-        refuse_to_drop(self, (v for _, v in self.items.values()))
+    def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
+        """To be called before any change, with the values that it lets go of (None: any)."""
+        refuse_to_drop(self, (v for _, v in self.items.values()), dropped)
         t.effects.note(self)
 
     def find(self, t: Tracer, key: Value) -> Value | None:
@@ -76,15 +77,15 @@ class Dict(Value):
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         hashed = key.realize().key(t)
-        self.changed(t)
         known = self.items.get(hashed)
+        self.changed(t, () if known is None else known[1:])
         self.items[hashed] = (known[0] if known is not None else key, value)
 
     def del_item(self, t: Tracer, key: Value) -> None:
         hashed = key.realize().key(t)
         if hashed not in self.items:
             raise t.raised(KeyError, key)
-        self.changed(t)
+        self.changed(t, self.items[hashed][1:])
         del self.items[hashed]
 
     def contains(self, t: Tracer, item: Value) -> Value:
@@ -224,7 +225,7 @@ class Dict(Value):
         hashed = key.realize().key(t)
         if hashed not in self.items:
             raise t.raised(KeyError, key)
-        self.changed(t)
+        self.changed(t, ())
         pair = self.items.pop(hashed)
         if last is None or t.truth(last):
             self.items[hashed] = pair

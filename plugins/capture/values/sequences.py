@@ -6,7 +6,7 @@ import builtins
 import collections
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
@@ -289,10 +289,16 @@ class List(Sequence):
     def like(self, items: list[Value]) -> Sequence:
         return List(items)
 
-    def changed(self, t: Tracer) -> None:
-        """To be called before any change."""
-        refuse_to_drop(self, self.items)
+    def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
+        """To be called before any change, with the items that it lets go of (None: any)."""
+        refuse_to_drop(self, self.items, dropped)
         t.effects.note(self)
+
+    def at(self, index: Any) -> list[Value]:
+        """What lies at an index or a slice, if anything does."""
+        if isinstance(index, slice):
+            return self.items[index]
+        return [self.items[index]] if -len(self.items) <= index < len(self.items) else []
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         index = self.position(t, key)
@@ -300,7 +306,7 @@ class List(Sequence):
         if isinstance(index, slice):
             plain = index.step in (None, 1)
             new = t.listed(value, "can only assign an iterable" if plain else "must assign iterable to extended slice")
-        self.changed(t)
+        self.changed(t, self.at(index))
         try:
             self.items[index] = new
         except (IndexError, ValueError, TypeError) as error:
@@ -308,7 +314,7 @@ class List(Sequence):
 
     def del_item(self, t: Tracer, key: Value) -> None:
         index = self.position(t, key)
-        self.changed(t)
+        self.changed(t, self.at(index))
         try:
             del self.items[index]
         except (IndexError, TypeError) as error:
@@ -330,7 +336,7 @@ class List(Sequence):
         return super().binary(t, operation, other, inplace)
 
     def m_append(self, t: Tracer, item: Value) -> Value:
-        self.changed(t)
+        self.changed(t, ())
         self.items.append(item)
         return Constant(None)
 
@@ -338,17 +344,17 @@ class List(Sequence):
         items = items.realize()
         if isinstance(items, Sequence) or getattr(items, "payload", None) is self:
             more = items.unpack(t) if isinstance(items, Sequence) else list(self.items)
-            self.changed(t)
+            self.changed(t, ())
             self.items.extend(more)
             return Constant(None)
         for item in t.drain(t.iterate(items)):  # one by one: what is iterated over may look at this list, or change it
-            self.changed(t)
+            self.changed(t, ())
             self.items.append(item)
         return Constant(None)
 
     def m_insert(self, t: Tracer, index: Value, item: Value) -> Value:
         where = t.int_of(index)
-        self.changed(t)
+        self.changed(t, ())
         self.items.insert(where, item)
         return Constant(None)
 
@@ -358,7 +364,7 @@ class List(Sequence):
             number = list(range(len(self.items))).pop(where)
         except (IndexError, OverflowError) as error:
             raise t.raised_from(error) from None
-        self.changed(t)
+        self.changed(t, [self.items[number]])
         return self.items.pop(number)
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
@@ -366,7 +372,7 @@ class List(Sequence):
         where = next(equal, None)
         if where is None:
             raise t.raised(ValueError, self.not_removed(t, item))
-        self.changed(t)
+        self.changed(t, [self.items[where]])
         del self.items[where]
         return Constant(None)
 
@@ -383,13 +389,13 @@ class List(Sequence):
         return self.like(list(self.items))
 
     def m_reverse(self, t: Tracer) -> Value:
-        self.changed(t)
+        self.changed(t, ())
         self.items.reverse()
         return Constant(None)
 
     def m_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
         ordered = t.sorted(self.items, key, reverse)
-        self.changed(t)
+        self.changed(t, ())
         self.items[:] = ordered
         return Constant(None)
 
@@ -462,6 +468,9 @@ class Deque(List):
         while self.maxlen is not None and len(self.items) > self.maxlen:
             self.items.pop(0 if not left else -1)
 
+    def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
+        super().changed(t, dropped if self.maxlen is None else None)  # what is one too many goes, whatever the change
+
     def get_attr(self, t: Tracer, name: str) -> Value:
         return Constant(self.maxlen) if name == "maxlen" else super().get_attr(t, name)
 
@@ -476,7 +485,7 @@ class Deque(List):
         return Constant(None)
 
     def m_appendleft(self, t: Tracer, item: Value) -> Value:
-        self.changed(t)
+        self.changed(t, ())
         self.items.insert(0, item)
         self.trim(True)
         return Constant(None)
@@ -489,7 +498,7 @@ class Deque(List):
     def m_popleft(self, t: Tracer) -> Value:
         if not self.items:
             raise t.raised(IndexError, "pop from an empty deque")
-        self.changed(t)
+        self.changed(t, self.items[:1])
         return self.items.pop(0)
 
     def m_pop(self, t: Tracer) -> Value:  # type: ignore[override]
@@ -499,7 +508,7 @@ class Deque(List):
 
     def m_rotate(self, t: Tracer, count: Value | None = None) -> Value:
         steps = 1 if count is None else t.int_of(count)
-        self.changed(t)
+        self.changed(t, ())
         if self.items:
             steps %= len(self.items)
             self.items[:] = self.items[-steps:] + self.items[:-steps]

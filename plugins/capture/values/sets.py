@@ -138,8 +138,9 @@ class Set(Value):
     def folded(self) -> Any:
         return self.kind([folded(v) for v in self.items.values()])
 
-    def changed(self, t: Tracer) -> None:
-        refuse_to_drop(self, self.items.values())
+    def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
+        """To be called before any change, with the elements that it lets go of (None: any)."""
+        refuse_to_drop(self, self.items.values(), dropped)
         t.effects.note(self)
 
     def iterate(self, t: Tracer) -> Value:
@@ -244,7 +245,7 @@ class Set(Value):
     def _one(self, t: Tracer, call: str, item: Value) -> None:
         """``add`` or ``discard``; as ``change``, without a look at all other elements."""
         operand = _element(t, item)
-        self.changed(t)
+        self.changed(t, [self.items[operand.table]] if call != "add" and operand.table in self.items else ())
         getattr(self.table, call)(operand.table)
         if call == "add":
             self.items.setdefault(operand.table, item)
