@@ -461,10 +461,14 @@ def rebuild(expr: Expr, args: tuple[Expr, ...], coords: tuple[Index, ...] = ()) 
             return Expr.make(expr.op, args, expr.dtype, expr.payload)
 
 
+def _keep(node: Expr) -> Expr | None:
+    return None
+
+
 def rewrite(
     root: Expr,
     variables: Mapping[Var, Index] | None = None,
-    replace: Callable[[Expr], Expr | None] = lambda node: None,
+    replace: Callable[[Expr], Expr | None] = _keep,
     rebind: tuple[tuple[Var, ...], tuple[Var, ...]] | None = None,
 ) -> Expr:
     """Substitute loop variables, and replace nodes, bottom-up.
@@ -474,7 +478,11 @@ def rewrite(
     substituted index would be captured.  ``rebind=(old, new)``: reductions over the variables ``old`` become
     reductions over ``new``; ``variables`` then gives each of ``old`` as an index over ``new``.
     """
-    return _Rewriter(variables or {}, replace, rebind).visit(root)
+    # A chain of ops over one shape has the same variables everywhere, and each of them is put into the next one.
+    moving = {v: index for v, index in variables.items() if index.single_variable != v} if variables else {}
+    if not moving and replace is _keep and rebind is None:
+        return root
+    return _Rewriter(moving, replace, rebind).visit(root)
 
 
 class _Rewriter:

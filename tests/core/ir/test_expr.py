@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import math
 import pickle
+import pstats
 
 import pytest
 import torch
@@ -78,6 +80,19 @@ def test_loads_find_what_an_index_reads() -> None:
     inner = at("k", ROW)
     outer = load("x", (Index.of_value(check_index(inner, 4)), COLUMN), I64)
     assert list(loads(outer)) == [inner, outer]
+
+
+def test_variables_that_stay_cost_no_walk() -> None:
+    chain = load("x", (ROW.index, COLUMN.index), torch.float32)
+    for step in range(300):
+        chain = call("add", chain, constant(step + 0.5, torch.float32))
+    profile = cProfile.Profile()
+    profile.enable()
+    same = rewrite(chain, {ROW: ROW.index, COLUMN: COLUMN.index})
+    profile.disable()
+    assert same is chain
+    assert pstats.Stats(profile).total_calls < 50  # type: ignore[attr-defined]
+    assert rewrite(chain, {ROW: COLUMN.index, COLUMN: COLUMN.index}) is rewrite(chain, {ROW: COLUMN.index})
 
 
 def test_nodes_die_with_their_last_user() -> None:
