@@ -31,7 +31,11 @@ from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Unread, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.groups import Group
+from turret.plugins.capture.values.iterators import Iterator
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import Sequence
+from turret.plugins.capture.values.sets import Set
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
 ACTIONS: dict[str, Action] = {}
@@ -225,12 +229,44 @@ def _is_of_program(kind: type) -> bool:
 
 
 def ends_visibly(value: Any) -> bool:
-    """Whether letting go of a value runs code of the program: a ``__del__``, or the ``try`` a generator waits in."""
-    if isinstance(value, Lazy):
-        return is_built_in_iterator(type(value.object)) or has_observable_finalizer(value.object)
-    if isinstance(value, Instance):
-        return has_finalizer(value.kind)
-    return isinstance(value, Generator) and not value.finished
+    """Whether letting go of a value runs code of the program: a ``__del__``, or the ``try`` a generator waits in.
+
+    A container or an iterator that the frame made, or put something into, holds that alone, perhaps.
+    """
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Unread):
+            continue
+        if isinstance(found, Lazy):
+            if is_built_in_iterator(type(found.object)) or has_observable_finalizer(found.object):
+                return True
+            waiting.append(found.made)  # which may hold more by now
+        elif isinstance(found, Instance):
+            if has_finalizer(found.kind):
+                return True
+        elif isinstance(found, Generator):
+            if not found.finished:
+                return True
+        elif id(found) not in seen:
+            seen.add(id(found))
+            waiting += _held_by(found)
+    return False
+
+
+def _held_by(value: Any) -> list[Any]:
+    """What a container or an iterator holds that the frame made; nothing of any other value."""
+    if isinstance(value, Sequence):
+        return list(value.items)
+    if isinstance(value, Dict):
+        return [part for pair in value.items.values() for part in pair]
+    if isinstance(value, Set):
+        return list(value.items.values())
+    if not isinstance(value, Iterator):
+        return []
+    parts = vars(value).values()
+    return [v for part in parts for v in (part if isinstance(part, list) else [part]) if isinstance(v, Value)]
 
 
 def _letters(stack: list[str | None]) -> str:

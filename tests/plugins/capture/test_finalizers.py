@@ -134,10 +134,60 @@ def kept_by_an_exception_of_c(x):
     return y, held
 
 
+def put_into_a_variable_that_nothing_reads(x):
+    y = x + 1
+    kept = []
+    held = Noted("a")
+    kept.append(held)
+    held = None
+    LOG.append([held, Noted("b")][0] is held)
+    LOG.append("then")
+    return y * 2
+
+
+HOLDERS: dict[str, Callable] = {
+    "list": lambda v: [v],
+    "tuple": lambda v: (1, v),
+    "dict": lambda v: {1: v},
+    "key": lambda v: {v: 1},
+    "set": lambda v: {v},
+    "nested": lambda v: [[{1: (v,)}]],
+    "iterator": lambda v: iter([v]),
+    "reversed": lambda v: reversed([v]),
+    "enumerate": lambda v: enumerate([v]),
+    "zip": lambda v: zip([v], [1], strict=True),
+    "map": lambda v: map(str, [v]),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("later", [False, True])
+def test_what_a_variable_holds_that_nothing_reads_ends_with_the_frame(holder: str, later: bool) -> None:
+    def program(x):
+        y = x + 1
+        kept: Any = []
+        held = Noted("a")
+        if later:
+            kept.append(HOLDERS[holder](held))
+        else:
+            kept = HOLDERS[holder](held)
+        held = None
+        LOG.append([held, Noted("b")][0] is held)
+        LOG.append("then")
+        return y * 2
+
+    found = []
+    for function in (program, Observed(program)):
+        LOG.clear()
+        function(torch.ones(3))
+        found.append(list(LOG))
+    assert found[0] == found[1] == ["b", True, "then", "a"]
+
+
 @pytest.mark.parametrize(
     "function",
     [let_go_at_once, let_go_by_a_helper, replaced, returned, of_a_list, copied, held_by_another, over_a_break,
-     deleted_behind_a_break, kept_by_an_exception, kept_by_an_exception_of_c],
+     deleted_behind_a_break, put_into_a_variable_that_nothing_reads, kept_by_an_exception, kept_by_an_exception_of_c],
     ids=lambda f: f.__name__,
 )  # fmt: skip
 def test_objects_end_when_those_of_eager_end(function: Callable) -> None:
