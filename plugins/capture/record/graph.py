@@ -68,6 +68,7 @@ from turret.torch_compat.fakes import (
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
+from turret.torch_compat.operators.ops import OpOverloadPacket
 from turret.torch_compat.sizes import is_float_symbol
 from turret.torch_compat.trees import pytree
 
@@ -559,6 +560,8 @@ class GraphRecorder:
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return Symbolic(self.record(op, target, args, kwargs, result), result)
         if result is None and (op == "call_function" or str(target).endswith("_")):
+            if isinstance(target, OpOverloadPacket) and all(getattr(target, o)._schema.returns for o in target):
+                raise Unsupported(f"{target} of numbers that change, which gives nothing for symbols")
             self.record(op, target, args, kwargs, result)
             return Constant(None)
         if isinstance(result, (tuple, list)) and _has_tensor(result):

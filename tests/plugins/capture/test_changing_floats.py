@@ -60,6 +60,10 @@ def test_a_decision_on_a_float_is_a_guard():
     assert len(observed.recompiles) == 2  # the float changed; the decision changed
 
 
+def test_an_op_that_compares_numbers_is_asked_by_python():
+    check(lambda x, r: (x + r, torch.ops.aten.eq(3, r + 2.5)), breaks=1)
+
+
 def test_whether_a_decision_on_a_float_is_another_object_is_known():
     def program(x, r):
         return x + r if (x is None) is (r * 2 > 0.5) else x - r, (r > 0.05) is True
