@@ -147,6 +147,16 @@ def advances_generator(op: Any) -> bool:
     return is_random_op(op) and op._schema.name != "turret::seed"
 
 
+_GENERATOR_STATE = frozenset(("turret::rng_state", "turret::set_rng_state", "turret::manual_seed"))
+
+
+def names_generator_state(module: fx.GraphModule) -> bool:
+    """Whether a graph reads or sets the state of the default generator, which its draws are then eager's for."""
+    graphs = (inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule))
+    targets = (node.target for graph in graphs for node in graph.nodes)
+    return any(isinstance(op, OpOverload) and op._schema.name in _GENERATOR_STATE for op in targets)
+
+
 @functools.cache
 def refuses_data(op: Any) -> bool:
     """Whether an op raises for some values of its tensors, whatever their dtypes."""

@@ -1,7 +1,8 @@
 """Rewrite random ops to ``turret::random``, a pure function of a seed, so that they can be recomputed.
 
 One ``turret::seed`` per device at the head of the graph; each op gets a stream of its own.  Ops with an explicit
-generator, and distributions without a rule here, stay as they are and are never recomputed.
+generator, distributions without a rule here, and all draws of a graph that reads or sets the generator's state stay as
+they are and are never recomputed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.graph.fakes.values import fake_mode_of, value_of, valued_call
+from turret.graph.op_traits import names_generator_state
 from turret.graph.ops import random_ops
 from turret.hooks.context import CompileContext
 from turret.torch_compat.operators.layouts import is_contiguous_or_false
@@ -24,8 +26,8 @@ same for 32 bits: from there on the first values of a range would come up visibl
 
 
 def run(module: fx.GraphModule, context: CompileContext | None = None) -> bool:
-    """Rewrite what has a rule, unless ``fallback_random`` asks for eager's numbers."""
-    if getattr(getattr(context, "config", None), "fallback_random", False):
+    """Rewrite what has a rule, unless ``fallback_random`` or the graph itself asks for eager's numbers."""
+    if getattr(getattr(context, "config", None), "fallback_random", False) or names_generator_state(module):
         return False
     rewriter = _Rewriter(module.graph)
     changed = False

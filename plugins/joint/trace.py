@@ -21,7 +21,7 @@ from turret.frames.trace_modes import autograd_by_itself
 from turret.graph.fakes.sizes import contiguous_strides, is_dense
 from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
-from turret.graph.op_traits import erase_unread
+from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
@@ -69,6 +69,8 @@ def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
 ) -> tuple[JointGraph, int]:
     """The trace, and how many segments were copied."""
+    if names_generator_state(captured.module):  # whose draws are eager's own
+        decompositions = {op: function for op, function in decompositions.items() if not is_random_op(op)}
     tracer = JointTracer(captured.fake_mode, decompositions, rule_of)
     replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode

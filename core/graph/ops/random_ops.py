@@ -27,6 +27,11 @@ and computes every number from it, so forward and recomputed backward see the sa
 
 The functions below are the reference, in torch ops on int64 tensors; they also run ``turret::random`` wherever
 no generated kernel does.
+
+``turret::rng_state() -> Tensor``, ``turret::set_rng_state(state)``, ``turret::manual_seed(seed)``
+    ``torch.get_rng_state``, ``torch.set_rng_state`` and ``torch.manual_seed`` in their place among the draws.  What is
+    drawn beside them is drawn as eager does (``names_generator_state``): a seed drawn once, ahead of all, would know
+    nothing of a state that was set since.
 """
 
 from __future__ import annotations
@@ -53,6 +58,11 @@ _library.define(
     "random(Tensor seed, SymInt[] size, int stream, str kind, ScalarType dtype) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_OF_THE_STATE = (torch.Tag.nondeterministic_seeded, torch.Tag.cudagraph_unsafe)
+"""Kept in order with all draws, and left out of CUDA graphs, which would run no code of the host's."""
+_library.define("rng_state() -> Tensor", tags=_OF_THE_STATE)
+_library.define("set_rng_state(Tensor state) -> ()", tags=_OF_THE_STATE)
+_library.define("manual_seed(SymInt seed) -> ()", tags=_OF_THE_STATE)
 
 
 def philox(
@@ -149,10 +159,43 @@ def _random_meta(seed: torch.Tensor, size: Sequence[int], stream: int, kind: str
     return seed.new_empty(size, dtype=dtype)
 
 
+def _rng_state() -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def _rng_state_meta() -> torch.Tensor:
+    return torch.empty(STATE_SIZE, dtype=torch.uint8)
+
+
+def _set_rng_state(state: torch.Tensor) -> None:
+    torch.set_rng_state(state)
+
+
+def _manual_seed(seed: int) -> None:
+    torch.manual_seed(seed)
+
+
+def _no_result(argument: object) -> None:
+    return None
+
+
+STATE_SIZE = torch.get_rng_state().numel()
+"""Bytes in the state of the default generator."""
+
 _library.impl("seed", _seed, "CompositeExplicitAutograd")
 _library.impl("random", random_reference, "CompositeExplicitAutograd")
 torch.library.register_fake("turret::seed", _seed_meta, lib=_library)
 torch.library.register_fake("turret::random", _random_meta, lib=_library)
 
+_library.impl("rng_state", _rng_state, "CompositeExplicitAutograd")
+_library.impl("set_rng_state", _set_rng_state, "CompositeExplicitAutograd")
+_library.impl("manual_seed", _manual_seed, "CompositeExplicitAutograd")
+torch.library.register_fake("turret::rng_state", _rng_state_meta, lib=_library)
+torch.library.register_fake("turret::set_rng_state", _no_result, lib=_library)
+torch.library.register_fake("turret::manual_seed", _no_result, lib=_library)
+
 seed = torch.ops.turret.seed.default
 random = torch.ops.turret.random.default
+rng_state = torch.ops.turret.rng_state.default
+set_rng_state = torch.ops.turret.set_rng_state.default
+manual_seed = torch.ops.turret.manual_seed.default

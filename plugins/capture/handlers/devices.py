@@ -30,9 +30,9 @@ def _answered_once(question: Any) -> Handler:
 _QUESTIONS = """
 cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability cuda.get_device_name
 cuda.get_arch_list xpu.is_available xpu.device_count mps.is_available mps.device_count mtia.is_available
-accelerator.is_available accelerator.device_count backends.cuda.is_built backends.cudnn.is_available
-backends.cudnn.version backends.mps.is_available backends.mps.is_built backends.mkl.is_available
-backends.mkldnn.is_available backends.openmp.is_available
+accelerator.is_available accelerator.device_count accelerator.current_accelerator backends.cuda.is_built
+backends.cudnn.is_available backends.cudnn.version backends.mps.is_available backends.mps.is_built
+backends.mkl.is_available backends.mkldnn.is_available backends.openmp.is_available
 """
 """Names in torch; not each version has all of them."""
 
