@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turret.frames.class_members import class_member
-from turret.frames.sources import CallSource
+from turret.frames.sources import CallSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.weak_references import refused
 from turret.plugins.capture.python import lookups
@@ -49,13 +49,21 @@ def _left(t: Tracer, container: Value, kind: type, look: Callable[[Any], tuple[A
     found = getattr(held, "object", None)
     if held.source is None or not isinstance(held, Instance) or not isinstance(found, kind):
         raise refused(f"reading {held.describe()}, which was made in compiled code", held)
-    if t.effects:  # replayed behind the graph, until when what they let go of is still there
-        raise Unsupported(f"reading {held.describe()} after changes, which may have let go of what lies in it")
+    if any(_is_in(changed.source, held.source) for changed in t.effects.changed.values()):
+        raise Unsupported(f"reading {held.describe()} after a change of what lies in it")
     t.provenance.bound_to_process("what is left in a container of weak references")
     left = look(found)
     for item in left:
         t.call_stack.check_held(item)
+        t.effects.check_held(item)
     return t.wrap(left, CallSource(held.source, look)).realize().unpack(t)
+
+
+def _is_in(source: Source | None, container: Source) -> bool:
+    """Whether a source is a part of the container itself, not of an object that a lookup found in it."""
+    while source is not None and source != container and not isinstance(source, CallSource):
+        source = getattr(source, "base", None)
+    return source == container
 
 
 def _hashes_by_address(kind: type) -> bool:
