@@ -35,6 +35,7 @@ from turret.plugins.capture.handlers import (
     torch_api,
     user_kernels,
     warnings,
+    weak_containers,
     weak_references,
 )
 from turret.plugins.capture.interpreter import opcodes, opcodes_control
@@ -81,5 +82,6 @@ __all__ = [
     "torch_api",
     "user_kernels",
     "warnings",
+    "weak_containers",
     "weak_references",
 ]

@@ -39,11 +39,14 @@ class WeakReference(Callable_):
         known = getattr(self.referent, "object", None)
         if not made_here and known is not None:
             t.call_stack.check_held(known)
+            t.effects.check_held(known)
         return self.referent
 
     def rebuild(self, r: Rebuilder) -> str:
         if self.referent.source is None and r.t.call_stack.break_at is not None:
             raise Unsupported("a graph break beside a weak reference to what the frame made", step=NOWHERE)
+        if r.t.call_stack.break_at is not None:  # compiled code holds what it was loaded from until the rest has run
+            r.t.effects.check_held(getattr(self.referent, "object", None))
         return r.assign(f"{r.constant(weakref.ref)}({r.load(self.referent)})")
 
 

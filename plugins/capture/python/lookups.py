@@ -244,6 +244,26 @@ def advance(iterator: Iterator[Any], steps: int) -> None:
         pass
 
 
+def weak_set_items(items: Any) -> tuple[Any, ...]:
+    """What is left in a ``weakref.WeakSet``, whatever a class makes of it."""
+    return tuple(weakref.WeakSet.__iter__(items))
+
+
+def weak_keys(mapping: Any) -> tuple[Any, ...]:
+    """Keys of what is left in a dictionary with weak keys or values, whatever a class makes of it."""
+    return tuple(_weak_kind(mapping).keys(mapping))
+
+
+def weak_values(mapping: Any) -> tuple[Any, ...]:
+    """Values of what is left in a dictionary with weak keys or values, whatever a class makes of it."""
+    return tuple(_weak_kind(mapping).values(mapping))
+
+
+def _weak_kind(mapping: Any) -> Any:
+    kinds = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+    return next(kind for kind in kinds if isinstance(mapping, kind))
+
+
 def referent(proxy: Any) -> Any:
     """The object that a weak proxy stands for; its methods are bound to the object itself."""
     return proxy.__init__.__self__

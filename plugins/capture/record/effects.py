@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import torch
 
 from turret.frames.guards import Guard
 from turret.frames.sources import DictSource, Source
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Rebuilder, Value, existed
+from turret.plugins.capture.values.objects import held_by
 
 
 class Effects:
@@ -20,6 +26,8 @@ class Effects:
         self.class_changes = False
         self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
         """Calls that are made after the graph, in order: warnings."""
+        self.held_before: list[Value | None] = []
+        """What containers held that were changed since."""
         self.count = 0
         """Changes so far."""
         self.watched: dict[int, Value] = {}
@@ -39,8 +47,26 @@ class Effects:
             value.mutated = True
         if was_there or id(value) in self.watched:
             self.count += 1
-        if was_there:
-            self.changed.setdefault(id(value), value)
+        if was_there and id(value) not in self.changed:
+            self.held_before += value.contents()
+            self.changed[id(value)] = value
+
+    def check_held(self, object: Any) -> None:
+        """Refuse to follow a weak reference to what a change may have let go of: replayed behind the graph, it would
+        let go too late."""
+        if self and object is not None and _lead_to(self._let_go(), object):
+            raise Unsupported("following a weak reference to what a change of the frame's may have let go of")
+
+    def _let_go(self) -> Iterator[Any]:
+        """Objects that changed containers held, and attributes and globals were, before."""
+        for value in self.held_before:
+            yield getattr(value, "object", None)
+        for value in self.changed.values():
+            object = getattr(value, "object", None)
+            names = [*getattr(value, "stores", ()), *(name for at, name in self.attributes if at == id(object))]
+            yield from (before[name] for name in names if name in (before := held_by(object)))
+        for (_, name), (scope, _) in self.globals.items():
+            yield scope.get(name)
 
     def attribute(self, value: Any, name: str) -> Value | None:
         """An attribute that was set on a function or class, or None."""
@@ -106,4 +132,23 @@ def _is_changed(guard: Guard, source: Source, changed: dict[Source, Any]) -> boo
             return not expected.issuperset(names) if guard.kind == "KEYS" else not expected.isdisjoint(names)
         if any(getattr(s, "name", getattr(s, "key", None)) in names for s in below[:2]):
             return True
+    return False
+
+
+_MOST_REACHED = 2000
+"""So many objects are looked through for one that others may hold."""
+_APART = (type, types.ModuleType, types.FunctionType, types.CodeType, torch.Tensor)
+"""What lives on by itself, or leads to nothing that its own end would let go of."""
+
+
+def _lead_to(objects: Iterable[Any], wanted: Any) -> bool:
+    """Whether some objects are another, or may hold it."""
+    waiting, seen = list(objects), set[int]()
+    while waiting:
+        found = waiting.pop()
+        if found is wanted or len(seen) > _MOST_REACHED:
+            return True
+        if id(found) not in seen and gc.is_tracked(found) and not isinstance(found, _APART):
+            seen.add(id(found))
+            waiting += gc.get_referents(found)
     return False

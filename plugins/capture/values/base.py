@@ -258,6 +258,10 @@ class Value:
         """Write the lines that make the object and return its variable."""
         raise Unsupported(f"{self.describe()} is needed after a graph break and cannot be made again")
 
+    def contents(self) -> Iterable[Value | None]:
+        """What a container or variable holds as it stands, and a change of it may let go of."""
+        return ()
+
     def replay(self, r: Rebuilder) -> None:
         """Write the lines that bring a mutated object that existed before to its state now."""
         raise Unsupported(f"a change of {self.describe()}")
@@ -733,6 +737,7 @@ class Opaque(Value):
             if self.object() is None:  # as from now on
                 return Constant(None)
             t.call_stack.check_held(self.object())
+            t.effects.check_held(self.object())
             t.provenance.refers(self.object, self.object())
             assert self.source is not None
             return t.wrap(self.object(), CallSource(self.source, lookups.result))  # which keeps nothing alive

@@ -23,6 +23,9 @@ class Cell(Value):
     def type(self) -> type:
         return types.CellType
 
+    def contents(self) -> list[Value | None]:
+        return [self.content]
+
     def get(self, t: Tracer) -> Value | None:
         return self.content
 

@@ -54,6 +54,9 @@ class Dict(Value):
             return collections.defaultdict(None if self.factory is None else folded(self.factory), made)
         return made if self.kind is dict else self.kind(made)
 
+    def contents(self) -> list[Value]:
+        return [v for pair in self.items.values() for v in pair]
+
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         """To be called before any change, with the values that it lets go of (None: any)."""
         refuse_to_drop(self, (v for _, v in self.items.values()), dropped)

@@ -289,6 +289,9 @@ class List(Sequence):
     def like(self, items: list[Value]) -> Sequence:
         return List(items)
 
+    def contents(self) -> list[Value]:
+        return self.items
+
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         """To be called before any change, with the items that it lets go of (None: any)."""
         refuse_to_drop(self, self.items, dropped)

@@ -138,6 +138,9 @@ class Set(Value):
     def folded(self) -> Any:
         return self.kind([folded(v) for v in self.items.values()])
 
+    def contents(self) -> Iterable[Value]:
+        return self.items.values()
+
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         """To be called before any change, with the elements that it lets go of (None: any)."""
         refuse_to_drop(self, self.items.values(), dropped)

@@ -157,3 +157,68 @@ def test_a_reference_whose_object_is_gone_gives_none(dies):
         for _ in range(2):
             torch.testing.assert_close(fast(x, gone), x.cos())
     torch.testing.assert_close(fast(x, weakref.ref(Held)), x * 3)
+
+
+CHANGES = {
+    "clear": "held.clear()", "pop": "held.pop()", "replace": "held[0] = None", "inner": "table.clear()",
+    "attribute": "owner.entry = None", "delete": "del owner.entry", "key": "keys.clear()", "set": "items.clear()",
+    "of a function": "marked.entry = None", "of a holder": "nest.clear()", "queue": "queue.clear()",
+    "of a module": "module.entry = 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("made_here", [False, True])
+def test_a_reference_to_what_the_call_lets_go_of_is_followed_behind_that(change, made_here):
+    names = ("held", "table", "owner", "keys", "items", "marked", "nest", "queue", "module")
+    lines = ["kept = reference()", "del kept", "copy = weakref.ref(entry())"] if made_here else []
+    gone = "reference() is None, copy() is None" if made_here else "reference() is None"
+    lines += [CHANGES[change], f"return x + 1, {gone}"]
+    scope = {"weakref": weakref, "torch": torch}
+    exec(f"def program(x, reference, entry, {', '.join(names)}):\n " + "\n ".join(lines), scope)
+    observed = Observed(scope["program"])
+
+    def call(function):
+        entry, owner, module = Entry(2), Entry(1), torch.nn.Identity()
+        reference = weakref.ref(entry)
+
+        def marked():
+            pass
+
+        held, table, keys, items, nest, queue = [], {}, {}, set(), [], collections.deque()
+        if change in ("clear", "pop", "replace"):
+            held.append(entry)
+        elif change == "inner":
+            table["a"] = [entry]
+        elif change == "key":
+            keys[entry] = 1
+        elif change == "set":
+            items.add(entry)
+        elif change == "of a holder":
+            nest.append(Entry(entry))
+        elif change == "queue":
+            queue.append(entry)
+        else:
+            place = {"of a function": marked, "of a module": module}.get(change, owner)
+            place.entry = entry
+        del entry
+        return outcome(
+            function, (X, reference, reference, held, table, owner, keys, items, marked, nest, queue, module), {}
+        )
+
+    for _ in range(2):
+        assert_same(call(observed), call(scope["program"]))
+
+
+def test_changes_that_let_go_of_other_things_leave_a_reference_in_the_graph():
+    entry, owner, told = Entry(3), Entry(1), [1]
+    reference = weakref.ref(entry)
+
+    def program(x):
+        owner.factor = owner.factor + 1
+        told.append(2)
+        return x * reference().factor
+
+    observed = Observed(program, fullgraph=True)
+    assert_same(observed(X), X * 3)
+    assert owner.factor == 2 and told == [1, 2]
