@@ -31,7 +31,7 @@ def set_rng_state(t: Tracer, new_state: Value) -> Value:
     state = new_state.realize()
     fake = state.fake if isinstance(state, Tensor) else None
     whole = fake is not None and fake.shape == (random_ops.STATE_SIZE,) and fake.is_contiguous()
-    if fake is None or not whole or fake.dtype != torch.uint8 or fake.device.type != "cpu":
+    if fake is None or not whole or fake.dtype != torch.uint8 or fake.device != torch.default_generator.device:
         raise Unsupported(f"torch.set_rng_state of {state.describe()} that is no state of the generator")
     return t.recorder.call(random_ops.set_rng_state, [state], {})
 
