@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Lazy, Tracer, Unread, Value
+from turret.plugins.capture.values.base import Lazy, Tracer, Value
 
 
 class Unchanged:
@@ -41,7 +41,7 @@ def _reachable(pending: list[Any]) -> dict[int, Value]:
         elif type(value) is dict:
             pending += [*value.keys(), *value.values()]
         elif isinstance(value, Lazy):
-            pending += [] if isinstance(value, Unread) else [value.made]
+            pending.append(value.made)
         elif isinstance(value, Value) and id(value) not in found:
             found[id(value)] = value
             pending += [part for name, part in vars(value).items() if name not in _REAL]

@@ -29,11 +29,15 @@ def set_rng_state(t: Tracer, new_state: Value) -> Value:
     """Of anything but a whole state eager says what is wrong."""
     _check_place(t, "set_rng_state")
     state = new_state.realize()
-    fake = state.fake if isinstance(state, Tensor) else None
-    whole = fake is not None and fake.shape == (random_ops.STATE_SIZE,) and fake.is_contiguous()
-    if fake is None or not whole or fake.dtype != torch.uint8 or fake.device != torch.default_generator.device:
+    if not isinstance(state, Tensor) or not _is_whole_state(state.fake):
         raise Unsupported(f"torch.set_rng_state of {state.describe()} that is no state of the generator")
     return t.recorder.call(random_ops.set_rng_state, [state], {})
+
+
+def _is_whole_state(fake: torch.Tensor) -> bool:
+    kind = fake.dtype, fake.device
+    whole = kind == (torch.uint8, torch.default_generator.device) and fake.shape == (random_ops.STATE_SIZE,)
+    return whole and fake.is_contiguous()
 
 
 @registry.function(torch.random.manual_seed)

@@ -28,14 +28,12 @@ from turret.plugins.capture.python.instructions import (
 )
 from turret.plugins.capture.python.lifetimes import has_finalizer, has_observable_finalizer, is_built_in_iterator
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Unread, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.groups import Group
 from turret.plugins.capture.values.iterators import Iterator
-from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Sequence
-from turret.plugins.capture.values.sets import Set
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
 ACTIONS: dict[str, Action] = {}
@@ -216,8 +214,6 @@ class _Break:
 def _is_kept(r: FrameRebuilder, value: Any) -> bool:
     """Whether a variable that nothing reads is handed on all the same: it holds an object of a class of the program's,
     which a weak reference may lead to (but nothing is made for it again), or one whose end can be seen."""
-    if isinstance(value, Unread):
-        return False
     if isinstance(value, Lazy):
         return ends_visibly(value) or _is_of_program(type(value.object))
     is_there = type(value) is Instance and (value.source is not None or id(value) in r.names)
@@ -237,8 +233,6 @@ def ends_visibly(value: Any) -> bool:
     waiting = [value]
     while waiting:
         found = waiting.pop()
-        if isinstance(found, Unread):
-            continue
         if isinstance(found, Lazy):
             if is_built_in_iterator(type(found.object)) or has_observable_finalizer(found.object):
                 return True
@@ -257,14 +251,10 @@ def ends_visibly(value: Any) -> bool:
 
 def _held_by(value: Any) -> list[Any]:
     """What a container or an iterator holds that the frame made; nothing of any other value."""
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence):  # tuples, too, which no change lets go of anything of
         return list(value.items)
-    if isinstance(value, Dict):
-        return [part for pair in value.items.values() for part in pair]
-    if isinstance(value, Set):
-        return list(value.items.values())
     if not isinstance(value, Iterator):
-        return []
+        return list(value.contents()) if isinstance(value, Value) and not isinstance(value, Cell) else []
     parts = vars(value).values()
     return [v for part in parts for v in (part if isinstance(part, list) else [part]) if isinstance(v, Value)]
 

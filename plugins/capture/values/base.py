@@ -619,6 +619,7 @@ class Unread(Lazy):
     def __init__(self, reason: str, step: int) -> None:
         """``step``: of the root frame, which made it; what needs the value breaks the graph there."""
         self.reason, self.step = reason, step
+        self.object = self.made = None
 
     def realize(self) -> Value:
         raise Unsupported(self.reason, step=self.step)

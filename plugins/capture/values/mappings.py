@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import operator
 import sys
 import types
@@ -12,6 +11,7 @@ from typing import Any
 
 from turret.frames.sources import DictSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop, spelled
 from turret.plugins.capture.values.iterators import Iterator
 from turret.plugins.capture.values.sequences import Tuple, folded
@@ -329,7 +329,7 @@ class DictIterator(Iterator):
         self.check_order()
         name = r.assign(f"{r.constant(iter)}({r.load(self.owner)}.{self.part}())")
         if self.position:
-            r.after_effects(f"{r.constant(next)}({r.constant(itertools.islice)}({name}, {self.position - 1}, None))")
+            r.after_effects(f"{r.constant(lookups.advance)}({name}, {self.position})")
         return name
 
 
