@@ -6,15 +6,14 @@ import contextlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 import torch
-from torch import fx
 
 from turret.torch_compat.autograd import set_autograd_compiler, set_saved_tensor_hooks_traced
-from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode, has_storage
+from turret.torch_compat.dispatch import DisableAutocast, DispatchKey
 from turret.torch_compat.function_overrides import (
     TorchFunctionState,
     function_override_state,
@@ -36,15 +35,6 @@ from turret.torch_compat.modes import (
     set_forward_gradients,
     set_grad_enabled,
 )
-
-
-class _Latest(threading.local):
-    """The latest error that ended a graph that ran eagerly before it wrote to anything, by its id."""
-
-    error: int | None = None
-
-
-_latest = _Latest()
 
 
 def _with_autocast_keys() -> list[str]:
@@ -264,86 +254,6 @@ def mode_values() -> ModeValues:
     found[torch.set_default_device, ()] = (default_device(),)
     found[torch.set_default_dtype, ()] = (torch.get_default_dtype(),)
     return found
-
-
-def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A captured graph as a function that runs it eagerly, or runs ``call``, which somebody made of it.
-
-    The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
-    made what they were before the graph.  An error is marked where it came before any write to an input.
-    """
-    nodes = module.graph.find_nodes(op="call_function", target=getattr)
-    # A graph module, called, writes of an error to stderr, which is the program's to see.
-    call = module.forward if call is None else call
-    hides_writes = any(node.args[1] == "data" for node in nodes)
-    sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
-
-    def run(*args: Any) -> Any:
-        before = mode_values() if sets_modes else {}
-        given = [v for v in args if isinstance(v, torch.Tensor)]
-        watch: Any = _Writes(given) if hides_writes or any(v.is_inference() for v in given) else _Versions(given)
-        try:
-            with watch:
-                return call(*args)
-        except BaseException as error:
-            for (setter, leading), value in before.items():
-                setter(*leading, *value)
-            note_writes(error, watch.wrote())
-            raise
-
-    return run
-
-
-class _Versions(contextlib.nullcontext[None]):
-    """Whether tensors are written to, by autograd's counts."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self._before = [(v, v._version) for v in tensors]
-
-    def wrote(self) -> bool:
-        return any(tensor._version != version for tensor, version in self._before)
-
-
-class _Writes(TorchDispatchMode):
-    """Whether memory of some tensors is written to, seen op by op: autograd does not count every write."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._memory = {v.untyped_storage()._cdata for v in tensors if _has_storage(v)}
-        self._all_known = all(map(_has_storage, tensors))
-        self._found = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func._schema.is_mutable and not self._found:
-            from turret.graph.op_traits import written_tensors  # a warm start has no use for it
-
-            written = written_tensors(func, args, kwargs or {})
-            self._found = any(not _has_storage(v) or v.untyped_storage()._cdata in self._memory for v in written)
-        return result
-
-    def wrote(self) -> bool:
-        return self._found or not self._all_known
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and has_storage(tensor)
-
-
-def note_writes(error: BaseException, wrote: bool) -> None:
-    """Remember of an error under way whether the graph that it ends wrote to any of its inputs."""
-    _latest.error = None if wrote else id(error)
-
-
-def wrote_nothing(error: BaseException) -> bool:
-    """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs.
-
-    To be asked before anything else runs that may raise.
-    """
-    return _latest.error == id(error)
 
 
 def autocast_disabled() -> contextlib.AbstractContextManager[Any]:

@@ -30,6 +30,10 @@ class NodeMeta(TypedDict, total=False):
     """The fake value of a captured graph's node.  Written by capture (``plugins/capture``, and torch's in
     ``contrib/dynamo``); ``core/pipeline`` makes ``"val"`` of it."""
 
+    written: bool
+    """Of a captured graph's input: the graph writes to it.  Written by capture; read where the graph runs eagerly
+    (``core/frames/eager_graphs``)."""
+
     stack_trace: str
     """The lines of the program that the node stems from, as a traceback prints them.  Written by capture; carried
     along by the joint trace, partition and passes; read by lowering, for sources of kernels."""

@@ -39,6 +39,7 @@ from turret.ir import (
     Var,
     cast,
     constant,
+    keep_checks,
     load,
     size,
     size_value,
@@ -303,12 +304,15 @@ class Builder:
             return self.define_decl(decl, initial.load)
         variables = loop_variables(loops)
         index = tuple(v.index for v in variables)
+        where = tuple(coords(index))
+        # An address does not depend on where it lies along a dimension of size 1 that has no stride.
+        lost = [place for place, stride in zip(where, decl.stride, strict=True) if stride == 0]
         statement = Scatter(
             decl,
             self.in_memory(initial),
             variables,
-            tuple(coords(index)),
-            cast(value(index), decl.dtype),
+            where,
+            cast(keep_checks(value(index), lost), decl.dtype),
             mode,
             None if condition is None else condition(index),
             self.origins(),

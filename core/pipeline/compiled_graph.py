@@ -10,7 +10,8 @@ import attrs
 import torch
 
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
-from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled, eagerly
+from turret.frames.eager_graphs import eagerly
+from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph

@@ -13,7 +13,7 @@ import attrs
 import pluggy
 
 from turret.errors import StageError
-from turret.frames.trace_modes import eagerly
+from turret.frames.eager_graphs import eagerly
 from turret.hooks.config import Config
 from turret.hooks.devices import devices_of
 from turret.hooks.products import CapturedGraph

@@ -19,7 +19,8 @@ import attrs
 import torch
 from torch import fx
 
-from turret.frames.trace_modes import mode_values, note_writes
+from turret.frames.eager_graphs import note_writes
+from turret.frames.trace_modes import mode_values
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import output_nodes
 from turret.hooks.products import CapturedGraph

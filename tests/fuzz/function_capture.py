@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turret.frames.trace_modes import eagerly
+from turret.frames.eager_graphs import eagerly
 from turret.hooks import plugin_manager
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl

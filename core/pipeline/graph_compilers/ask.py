@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from turret.errors import CacheError, PluginError, StageError
-from turret.frames.trace_modes import eagerly
+from turret.frames.eager_graphs import eagerly
 from turret.graph.op_traits import is_mutating_op, output_nodes
 from turret.hooks.devices import HOST
 from turret.hooks.products import BoxedCallable, CapturedGraph, Placement, Scope, StageGraph

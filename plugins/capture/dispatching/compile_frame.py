@@ -387,6 +387,9 @@ class _Attempt:
     def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
         """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
+        for item in inputs:
+            if tracer.recorder.versions.changed((item,)):
+                item.node.meta["written"] = True
         module = new_graph_module(tracer.recorder.root_module, tracer.recorder.graph)
         captured = CapturedGraph(
             module=module,

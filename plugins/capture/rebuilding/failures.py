@@ -2,8 +2,9 @@
 
 A graph runs before the side effects of its frame are replayed.  Where one of its operations raises (an index out of
 range, a dtype that a kernel lacks), eager would have had the effects of the lines before, and its exception would know
-the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.  A graph
-that writes to its inputs has done so only where it ran eagerly: a plan leaves that to the epilogue.
+the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.  What the
+graph writes to is as it was, too: a plan leaves that to the epilogue, and a graph that ran eagerly puts back what it
+can (``core/frames/eager_graphs``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from torch import fx
 
 from turret.errors import TurretError, warn
 from turret.frames import frame_hook
+from turret.frames.eager_graphs import left_no_writes
 from turret.frames.saved_tensor_hooks import raised_by_hook
-from turret.frames.trace_modes import wrote_nothing
 from turret.graph.freed_graphs import note_freed
 from turret.graph.wrapper_tensors import Unwrap, Wrap
 from turret.plan.executor import left_inputs_as_they_were
@@ -92,7 +93,7 @@ class AsPython:
         ``writes``: the graph writes to its inputs, and may have.  Where nothing is raised in Python, the graph was at
         fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
         """
-        written = writes and not (left_inputs_as_they_were(failure[0]) or wrote_nothing(failure[0]))
+        written = writes and not (left_inputs_as_they_were(failure[0]) or left_no_writes(failure[0]))
         if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
             raise failure.pop()
         message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"

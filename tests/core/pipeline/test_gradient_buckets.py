@@ -120,7 +120,7 @@ def test_no_cut_lies_between_a_tensor_and_a_write_to_it_nor_inside_of_another_mo
 
 
 def test_an_error_behind_a_write_to_an_input_is_not_taken_for_one_that_left_inputs_alone():
-    from turret.frames.trace_modes import note_writes, wrote_nothing
+    from turret.frames.eager_graphs import left_no_writes, note_writes
 
     def program(x, counts, first, second):
         y = x @ first
@@ -139,5 +139,5 @@ def test_an_error_behind_a_write_to_an_input_is_not_taken_for_one_that_left_inpu
 
     with pytest.raises(ValueError, match="later") as raised:
         join(captured, sections, [sections[0].graph.module, fails])(*args)
-    assert not wrote_nothing(raised.value)
+    assert not left_no_writes(raised.value)
     assert torch.equal(args[1], torch.ones(2))

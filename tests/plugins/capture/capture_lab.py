@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 
+from turret.frames.eager_graphs import eagerly
 from turret.hooks import plugin_manager
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl
@@ -50,7 +51,7 @@ class Observed:
     def keep(self, captured: CapturedGraph) -> Callable:
         """Stand for the compiler: the graph itself, run eagerly."""
         self.graphs.append(captured)
-        return captured.module
+        return eagerly(captured.module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)

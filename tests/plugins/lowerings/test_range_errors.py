@@ -80,12 +80,15 @@ def check_last(program: Program, x: torch.Tensor, good: torch.Tensor, last: list
     st.lists(st.integers(-6, 6) | st.sampled_from((-(1 << 40), 1 << 40)), min_size=2, max_size=4),
     st.booleans(),
     st.booleans(),
+    st.sampled_from((0, 1, 7)),
 )
 def test_indices_are_taken_and_refused_as_eager_does(
-    name: str, shape: tuple[int, ...], last: list[int], writes: bool, checks: bool
+    name: str, shape: tuple[int, ...], last: list[int], writes: bool, checks: bool, stride: int
 ) -> None:
+    """``stride``: along dimensions of size 1, where any is right."""
     program = BY_ELEMENT.get(name) or BY_SLICE[name]
     x = torch.arange(1.0, 1.0 + torch.Size(shape).numel()).reshape(shape)
+    x = x.as_strided(shape, [stride if size == 1 else usual for size, usual in zip(shape, x.stride(), strict=True)])
     good = torch.zeros(shape if name in BY_ELEMENT else shape[:1] or (1,), dtype=torch.int64)
 
     def written(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -100,6 +103,13 @@ def test_the_error_is_eagers_also_after_a_write_to_an_input(name: str, shape: tu
     program = BY_ELEMENT.get(name) or BY_SLICE[name]
     good = torch.zeros(shape if name in BY_ELEMENT else shape[:1], dtype=torch.int64)
     check_last(lambda x, i: program(x.mul_(2), i), torch.randn(shape), good, [-1, 4])
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_ELEMENT | BY_SLICE) - {"put", "take"}))
+def test_a_dimension_of_size_1_that_has_no_stride_is_checked(name: str) -> None:
+    program = BY_ELEMENT.get(name) or BY_SLICE[name]
+    good = torch.zeros((1, 9) if name in BY_ELEMENT else 1, dtype=torch.int64)
+    check_last(program, torch.arange(9.0).as_strided((1, 9), (0, 1)), good, [-1, 1])
 
 
 def test_losses_by_index_raise_what_their_kernels_raise() -> None:

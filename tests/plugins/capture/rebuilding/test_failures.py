@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
+from turret.frames import eager_graphs
 from turret.hooks.hookspecs import hookimpl
 
 
@@ -144,17 +145,67 @@ def test_behind_a_graph_break_the_rest_of_the_frame_runs_as_python():
         assert (how, log) == (expected, plain)
 
 
-def test_a_graph_that_changed_an_argument_is_not_run_again():
+def write_to(x):
+    x.add_(1)
+
+
+def write_to_a_part(x):
+    x[1:].mul_(3)
+
+
+def write_through_detach(x):
+    x.detach().neg_()
+
+
+def run_eagerly(program):
+    return turret.compile(program, plugins=[Refusing()], options={"cache": False})
+
+
+@pytest.mark.parametrize("form", ["plain", "view", "expanded", "parameter", "inference"])
+@pytest.mark.parametrize("write", [write_to, write_to_a_part, write_through_detach])
+@pytest.mark.parametrize("compiled", [Observed, run_eagerly])
+def test_a_graph_that_changed_an_argument_is_run_again_on_what_it_was(compiled, write, form):
+    def program(x, whole, index, log):
+        log.append(1)
+        try:
+            write(x)
+            log.append(torch.gather(x, 0, index).shape)
+        except RuntimeError as error:
+            log.append(type(error).__name__)
+            raise
+        finally:
+            log.append(x._version)
+        return x + whole.sum()
+
+    if form == "expanded" and write is not write_through_detach:
+        pytest.skip("eager refuses the write")
+    function = compiled(program)
+    for index in ([0], [9], [1], [7]):
+        seen = []
+        for run in (program, function):
+            with torch.inference_mode(form == "inference"):
+                whole = torch.arange(6.0)
+                x = {"view": lambda: whole[1:4], "expanded": lambda: whole[:1].expand(3)}.get(form, lambda: whole)()
+                x = torch.nn.Parameter(whole) if form == "parameter" else x
+                log: list = []
+                with torch.set_grad_enabled(form != "parameter"):
+                    how = outcome(lambda: run(x, whole, torch.tensor(index), log), (), {})
+                seen.append((repr(how), log, whole.tolist(), x.tolist(), [] if x.is_inference() else [x._version]))
+        assert seen[0] == seen[1]
+
+
+def test_what_is_too_large_to_be_kept_is_not_run_again(monkeypatch):
     def program(x, index, log):
         log.append(1)
         x.add_(1)
         return torch.gather(x, 0, index)
 
-    observed, x = Observed(program), torch.zeros(3)
-    observed(x, torch.tensor([0]), [])
+    monkeypatch.setattr(eager_graphs, "LIMIT", 8)
+    observed, x, log = Observed(program), torch.zeros(3), []
     with pytest.raises(RuntimeError):
-        observed(x, torch.tensor([9]), [])
-    assert_same(x, torch.full((3,), 2.0))
+        observed(x, torch.tensor([9]), log)
+    assert_same(x, torch.ones(3))
+    assert log == []
 
 
 class Wrong:
