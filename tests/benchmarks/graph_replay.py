@@ -1,7 +1,8 @@
 """Host time of a replay over other memory: recordings of ten inputs, all moved or none, of one to many nodes.
 
 Usage, on a machine with a GPU: ``python -m tests.benchmarks.graph_replay [--nodes 1 10 100]``.  Beside it stands what a
-runtime does that cannot patch: ten copies into fixed buffers, and torch's own replay.
+runtime does that cannot patch: ten copies into fixed buffers, and torch's own replay.  Then whole calls of a compiled
+function that multiplies by ten matrices in turn, with guards, replay and a fresh result.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+import turret
 from turret.hooks.devices import device_for
 from turret.hooks.graph_capture import GraphCapture, Moved, Recording, Replay, address_words, tensor_at
 
@@ -80,8 +82,40 @@ def measured(
     }
 
 
+def whole_calls(device: torch.device, nodes: int, synchronize: Callable[[], object]) -> dict[str, float]:
+    """Microseconds of a call of a compiled function, by which of its ten inputs lie elsewhere than in the call before.
+
+    Raises ``RuntimeError`` where calls were not replayed.
+    """
+
+    def program(*matrices: Tensor) -> Tensor:
+        result = matrices[0]
+        for number in range(nodes):
+            result = result @ matrices[number % INPUTS]
+        return result
+
+    compiled = turret.compile(program, mode="reduce-overhead", options={"cache": False, "on_error": "raise"})
+    sets = [[torch.eye(64, device=device) for _ in range(INPUTS)] for _ in range(3)]
+    with torch.no_grad():
+        for matrices in (*sets, *sets):
+            compiled(*matrices)
+        before = _replays()
+        found = {
+            "all inputs moved": microseconds(lambda turn: compiled(*sets[turn % 2]), synchronize),
+            "none moved": microseconds(lambda turn: compiled(*sets[0]), synchronize),
+            "eager": microseconds(lambda turn: program(*sets[turn % 2]), synchronize, 20),
+        }
+        if _replays() - before != 2000:
+            raise RuntimeError(f"calls were not replayed:\n{turret.cudagraphs.report()}")
+    return found
+
+
+def _replays() -> int:
+    return sum(function.replays for function in turret.cudagraphs.report().functions)
+
+
 def main() -> None:
-    """Print one line for each number of nodes."""
+    """Print two lines for each number of nodes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 10, 100, 1000])
     options = parser.parse_args()
@@ -90,7 +124,12 @@ def main() -> None:
     device, stream = torch.device("cuda", 0), torch.cuda.current_stream().cuda_stream
     for nodes in options.nodes:
         found = measured(device_for("cuda").graphs, device, nodes, stream, torch.cuda.synchronize)
-        print(f"{nodes:5} nodes: " + ", ".join(f"{what} {us:.1f} us" for what, us in found.items()), flush=True)
+        _print(f"{nodes:5} nodes", found)
+        _print(f"{nodes:5} products, whole calls", whole_calls(device, nodes, torch.cuda.synchronize))
+
+
+def _print(title: str, found: dict[str, float]) -> None:
+    print(f"{title}: " + ", ".join(f"{what} {us:.1f} us" for what, us in found.items()), flush=True)
 
 
 if __name__ == "__main__":

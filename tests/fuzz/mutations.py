@@ -321,7 +321,7 @@ def change_modes(rng: random.Random, world: World, undo: contextlib.ExitStack) -
 
     def set_threads() -> None:
         undo.callback(torch.set_num_threads, threads)
-        torch.set_num_threads(3 - threads)
+        torch.set_num_threads(2 if threads == 1 else 1)
 
     ways: list[Callable[[], Any]] = [
         lambda: undo.enter_context(torch.no_grad()), lambda: undo.enter_context(torch.enable_grad()),

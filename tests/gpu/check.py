@@ -41,9 +41,13 @@ class Report:
         self.passed = 0
         self.failures: list[str] = []
         self.refused: list[str] = []
+        self.left_out = 0
 
     def alive(self) -> bool:
-        return time.monotonic() < self.deadline
+        """Whether there is time for one more check; what there is none for is counted."""
+        in_time = time.monotonic() < self.deadline
+        self.left_out += not in_time
+        return in_time
 
     def attempt(self, name: str, run: Callable[[], str | None]) -> None:
         """Run one check; ``run`` returns what is wrong, or None."""
@@ -64,8 +68,8 @@ class Report:
 
 
 def is_chosen(name: str, only: str) -> bool:
-    """Whether a check's name contains one of the words, which commas part."""
-    return any(word in name for word in only.split(","))
+    """Whether a check's name contains one of the words, which commas part, or is what a word says behind a ``=``."""
+    return any(word in name or word == f"={name}" for word in only.split(","))
 
 
 def check_case(case: Case, dtype: torch.dtype, train: bool, dynamic: bool | None) -> str | None:
@@ -146,7 +150,9 @@ def timings(report: Report) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="run checks whose name contains one of these, with commas between")
+    parser.add_argument(
+        "--only", default="", help="run checks whose name contains one of these (=NAME: is), with commas between"
+    )
     parser.add_argument("--skip-timing", action="store_true")
     parser.add_argument("--skip-correctness", action="store_true")
     parser.add_argument("--budget", type=float, default=540, help="seconds after which no further check starts")
@@ -180,7 +186,8 @@ def main() -> int:
             recordings(report, options.only)
     if not options.skip_timing and not options.only and DEVICE == "cuda":
         timings(report)
-    print(f"{report.passed} right, {len(report.failures)} wrong, {len(report.refused)} refused (eager by default)")
+    counts = f"{report.passed} right, {len(report.failures)} wrong, {len(report.refused)} refused (eager by default)"
+    print(counts + (f", time ran out for {report.left_out}" if report.left_out else ""))
     for line in report.refused:
         print(f"  refused: {line}")
     for name in report.failures:

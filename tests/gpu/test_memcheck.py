@@ -1,4 +1,4 @@
-"""What runs under memcheck: every word names a check, which a run on a GPU would find out too late."""
+"""What runs under memcheck: all checks, which a run on a GPU would find out too late."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.gpu.graph_checks import GRAPH_CHECKS
 from tests.gpu.special import SPECIAL
 
 
-@pytest.mark.parametrize("word", [*memcheck.KERNELS, *memcheck.RECORDINGS])
-def test_every_word_names_a_check(word: str) -> None:
-    kernels = [case.name for case in CASES] + [run.__name__ for run in SPECIAL]
-    recordings = [run.__name__ for run in GRAPH_CHECKS]
-    own, other = (kernels, recordings) if word in memcheck.KERNELS else (recordings, kernels)
-    assert any(is_chosen(name, word) for name in own) and not any(is_chosen(name, word) for name in other)
+def test_every_check_runs_once_with_the_allocator_that_it_needs() -> None:
+    kernels, recordings = memcheck.kernels(), memcheck.recordings()
+    every = [case.name for case in CASES] + [run.__name__ for run in (*SPECIAL, *GRAPH_CHECKS)]
+    assert sorted(kernels + recordings) == sorted(every)
+    for part in (*memcheck.dealt(kernels, 5), *memcheck.dealt(recordings, 2)):
+        words = ",".join(f"={name}" for name in part)
+        assert [name for name in every if is_chosen(name, words)] == [name for name in every if name in part]
 
 
 def test_the_checks_run_under_the_sanitizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
