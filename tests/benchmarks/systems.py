@@ -6,7 +6,8 @@ backend that ``torch.compile`` knows.  ``turret+freezing`` and ``inductor+freezi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,13 +15,18 @@ import torch
 Compiler = Callable[[Callable], Callable]
 
 
-def compiler_of(system: str) -> Compiler:
-    """The compile function of a system, which imports the system when called; raises ``KeyError`` for a wrong name."""
+def compiler_of(system: str, turrets: Mapping[str, Any] = MappingProxyType({})) -> Compiler:
+    """The compile function of a system, which imports the system when called; raises ``KeyError`` for a wrong name.
+
+    ``turrets``: further options where the system is Turret.
+    """
     system, *switched = system.split("+")
     name, _, mode = system.partition(":")
     options: dict[str, Any] = {"mode": mode} if mode else {}
     if switched:
         options["options"] = dict.fromkeys(switched, True)
+    if name == "turret" and turrets:
+        options["options"] = {**options.get("options", {}), **turrets}
     if name == "eager":
         return lambda function: function
     if name == "inductor":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import time
@@ -113,11 +114,33 @@ def test_the_device_benchmark_times_each_model_in_its_own_process(tmp_path, monk
 
 def test_many_steps_compare_what_systems_learn(tmp_path, capsys):
     record = tmp_path / "steps.json"
-    arguments = ["--device", "cpu", "--tiny", "--models", "gpt2", "--systems", "eager", "--lengths", "3"]
-    assert many_steps.main([*arguments, "--json", str(record)]) == 0
-    (entry,) = json.loads(record.read_text())
-    assert len(entry["losses"]) == 6 and entry["loss_error"] == entry["weight_error"] == 0
+    arguments = ["--device", "cpu", "--tiny", "--models", "gpt2,decode", "--systems", "eager", "--lengths", "3"]
+    assert many_steps.main([*arguments, "--rounds", "2", "--pad-to", "12", "--json", str(record)]) == 0
+    trained, decoded = json.loads(record.read_text())
+    assert len(trained["losses"]) == 6 and trained["error"] == trained["state_error"] == 0
+    assert (trained["kind"], decoded["kind"]) == ("training", "inference") and decoded["error"] == 0
     assert "gpt2" in capsys.readouterr().out
+
+
+def test_many_steps_say_what_became_of_graphs_and_what_differs(tmp_path, capsys):
+    record = tmp_path / "steps.json"
+    arguments = ["--device", "cpu", "--tiny", "--models", "layer_norm", "--kinds", "training,inference"]
+    arguments += ["--systems", "turret:reduce-overhead", "--steps", "3", "--tolerance", "1e-4"]
+    assert many_steps.main([*arguments, "--json", str(record)]) == 0
+    told = [entry for entry in json.loads(record.read_text()) if entry["system"] != "eager"]
+    assert [entry["kind"] for entry in told] == ["training", "inference"]
+    assert all(entry["replays"] == 0 and any("runs on cpu" in reason for reason in entry["reasons"]) for entry in told)
+    assert "records no launches" in capsys.readouterr().out
+
+
+def test_lengths_come_once_in_each_round_and_are_padded_up():
+    options = argparse.Namespace(lengths=4, rounds=3, pad_to=[5], steps=0)
+    found = many_steps.lengths_of(8, options)
+    assert sorted(found[:4]) == [5, 5, 8, 8] and len(found) == 12
+    options.pad_to = []
+    assert all(
+        sorted(found) == [2, 4, 6, 8] for found in zip(*[iter(many_steps.lengths_of(8, options))] * 4, strict=True)
+    )
 
 
 def test_a_library_call_costs_the_executor_less_than_the_library():

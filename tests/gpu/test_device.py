@@ -39,4 +39,4 @@ def test_recordings(run: Callable[[Place], list[str]]) -> None:
 
 
 def test_any_sequence_of_recorded_calls_gives_what_eager_gives() -> None:
-    print("\n".join(play(Place(device_for("cuda").graphs, torch.device("cuda", 0)), 500)))
+    print("\n".join(play(Place(device_for("cuda").graphs, torch.device("cuda", 0)), 500).lines(500)))

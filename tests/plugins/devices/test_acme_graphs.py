@@ -501,7 +501,12 @@ def test_the_checks_for_gpus_hold(world: World, name: str) -> None:
 @on_acme
 def test_sequences_for_gpus_give_what_eager_gives(world: World) -> None:
     place = Place(world.graphs, torch.device("acme", 0), scale=8, plugins=(world.plugin,))
-    print("\n".join(play(place, 6)))
+    told = play(place, 24, seed=100)
+    print("\n".join(told.lines(24)))
+    for happened in ("backwards", "overwritten", "marks", "in threads", "failed before", "failed inside"):
+        assert told.games[happened], happened
+    assert all(told.graphs[outputs]["replays"] > 9 for outputs in ("fresh", "pool", "legacy"))
+    assert told.graphs["pool"]["siblings because of what lives"] and told.graphs["fresh"]["re-recordings"]
 
 
 @on_acme
