@@ -13,6 +13,7 @@ import functools
 import gc
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,7 +34,14 @@ from turret.hooks.graph_capture import (
     Replay,
     places_of,
 )
-from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack, host_memory
+from turret.plan.launch.graphs import (
+    NativeGraph,
+    begin_capture,
+    captured_nodes,
+    clear_stack,
+    host_memory,
+    make_stream,
+)
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.native import cuda_function
 
@@ -65,6 +73,29 @@ class CudaCheckpoint:
         return frozenset(self.sizes)
 
 
+class _Streams:
+    """Streams that torch hands to nobody: those of ``torch.cuda.Stream`` are few, and given out again and again.
+
+    What another thread queues on the stream of a capture becomes part of it, or breaks it.
+    """
+
+    def __init__(self) -> None:
+        self._unused: dict[int, list[torch.cuda.Stream]] = {}
+
+    def take(self, index: int, user: object) -> torch.cuda.Stream:
+        """A stream of a device, which ``user`` has as long as it lives; torch's allocator may never forget it."""
+        unused = self._unused.setdefault(index, [])
+        try:
+            stream = unused.pop()
+        except IndexError:
+            stream = torch.cuda.ExternalStream(make_stream(index), device=index)
+        weakref.finalize(user, unused.append, stream).atexit = False
+        return stream
+
+
+_streams = _Streams()
+
+
 class CudaPool(MemoryPool):
     """A private pool of torch's caching allocator, and the side stream on which its memory is handed out.
 
@@ -75,7 +106,7 @@ class CudaPool(MemoryPool):
 
     def __init__(self, index: int) -> None:
         self.index, self.id = index, _torch("_graph_pool_handle")()
-        self.stream = torch.cuda.Stream(device=index)
+        self.stream = _streams.take(index, self)
         self._unowned: frozenset[int] = frozenset()
         # Torch's allocators count the graphs of a pool, and its host allocator never takes one again that had none.
         self._keeper = torch.cuda.CUDAGraph(keep_graph=True)

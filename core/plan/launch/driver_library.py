@@ -114,6 +114,7 @@ GRAPHS = DriverLibrary(
     "graph patcher",
     Path(__file__).with_name("graphs.cpp"),
     {
+        "turret_make_stream": (_POINTER, _INT),
         "turret_begin_capture": (_INT, _INT, _POINTER),
         "turret_captured_nodes": (_LONG, _INT, _POINTER),
         "turret_clear_stack": (None,),

@@ -32,6 +32,7 @@ constexpr std::size_t kWord = sizeof(Address), kMaxParameters = 4096;
 enum NodeType : int { kKernelNode = 0, kCopyNode = 1, kClearNode = 2, kEmptyNode = 5, kEventRecordNode = 7 };
 constexpr std::size_t kClearedStack = 1 << 16;  // bytes: more than a library's call is deep, far less than a stack has
 enum : unsigned { kOfHost = 1, kOfArray = 3 };  // CU_MEMORYTYPE_*: where a copy is not within the device's memory
+constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
 constexpr int kThreadLocalCapture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 enum : std::uintptr_t { kExtraEnd = 0, kExtraBuffer = 1, kExtraSize = 2 };  // CU_LAUNCH_PARAM_*
 
@@ -91,6 +92,7 @@ struct Driver {
   Result (*parameter)(Handle, std::size_t, std::size_t*, std::size_t*);
   Result (*name)(const char**, Handle);
   Result (*launch)(Handle, Handle);
+  Result (*make_stream)(Handle*, unsigned);
   Result (*begin_capture)(Handle, int);
   Result (*capture_info)(Handle, int*, std::uint64_t*, Handle*, const Handle**, std::size_t*);
 };
@@ -138,7 +140,7 @@ bool open_driver(const char* path) {
       find(library, "cuGraphExecMemsetNodeSetParams", d.clear_set) &&
       find(library, "cuKernelGetFunction", d.function_of) && find(library, "cuFuncGetParamInfo", d.parameter) &&
       find(library, "cuFuncGetName", d.name) && find(library, "cuGraphLaunch", d.launch) &&
-      find(library, "cuStreamBeginCapture_v2", d.begin_capture) &&
+      find(library, "cuStreamCreate", d.make_stream) && find(library, "cuStreamBeginCapture_v2", d.begin_capture) &&
       find(library, "cuStreamGetCaptureInfo_v2", d.capture_info);
   if (!complete) return false;
   if (const Result result = d.init(0)) return fail("cuInit", result);
@@ -559,6 +561,15 @@ const char* turret_message() { return message.c_str(); }
 void turret_clear_stack() {
   volatile char memory[kClearedStack];
   for (std::size_t n = 0; n < kClearedStack; ++n) memory[n] = 0;
+}
+
+// A new stream of a device, which does not wait for the default one; null with a message.
+void* turret_make_stream(int device) {
+  Handle context = nullptr, stream = nullptr;
+  if (!context_of(device, context)) return nullptr;
+  const Current current(context);
+  const Result result = driver.make_stream(&stream, kNonBlockingStream);
+  return result == 0 || fail("making a stream", result) ? stream : nullptr;
 }
 
 // Has a stream capture what this thread queues on it; 0, or 1 with a message.

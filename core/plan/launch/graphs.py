@@ -24,6 +24,15 @@ _WORK: dict[NodeKind, WorkKind] = {
 }
 
 
+def make_stream(device: int, library: ctypes.CDLL | None = None) -> int:
+    """The handle of a stream that nobody else has; ``RuntimeError`` where the driver refuses."""
+    library = GRAPHS.load() if library is None else library
+    stream: int | None = library.turret_make_stream(device)
+    if stream is None:
+        raise RuntimeError(message(library))
+    return stream
+
+
 def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) -> None:
     """Capture what this thread queues on a stream, by its handle; ``RuntimeError`` where the driver refuses."""
     library = GRAPHS.load() if library is None else library

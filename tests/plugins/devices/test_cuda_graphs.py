@@ -166,6 +166,10 @@ class Native:
         return lambda new, stream, launches: self.log.append(f"bound {new} {stream if launches else 'written'}")
 
 
+MADE = 7000
+"""The handle of a stream that is made for a pool."""
+
+
 class Block:
     """Memory that notes when it is taken and given back."""
 
@@ -223,8 +227,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
     for name, function in functions.items():
         monkeypatch.setattr(torch._C, name, function, raising=False)
     monkeypatch.setattr(of_torch, "is_available", lambda: True)
-    monkeypatch.setattr(of_torch, "Stream", lambda device: Stream(made.log, "side"))
-    monkeypatch.setattr(of_torch, "ExternalStream", lambda stream, device: Stream(made.log, f"stream {stream}"))
+    monkeypatch.setattr(cuda_graphs, "make_stream", lambda index: MADE + index)
+    external = lambda stream, device: Stream(made.log, "side" if stream == MADE else f"stream {stream}")  # noqa: E731
+    monkeypatch.setattr(of_torch, "ExternalStream", external)
+    monkeypatch.setattr(cuda_graphs, "_streams", cuda_graphs._Streams())
     monkeypatch.setattr(of_torch, "default_stream", lambda index: made.user)
     monkeypatch.setattr(of_torch, "current_stream", lambda index: made.current)
     monkeypatch.setattr(of_torch, "stream", made.stream)
@@ -254,6 +260,14 @@ def test_a_pool_allocates_on_its_stream_and_gives_workspaces_back(cuda: Torch) -
     assert not cuda.allocator.underway and cuda.allocator.users == 1
     del pool
     assert cuda.allocator.users == 0
+
+
+def test_pools_have_streams_of_their_own_which_they_hand_on(cuda: Torch) -> None:
+    first, second = CudaPool(0), CudaPool(0)
+    assert first.stream is not second.stream
+    given_back = first.stream
+    del first
+    assert CudaPool(0).stream is given_back
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -312,6 +312,12 @@ int cuGraphLaunch(Executable* executable, void* stream) {
   for (Node* node : executable->graph->nodes) run(executable->nodes.at(node));
   return 0;
 }
+int cuStreamCreate(void** stream, unsigned flags) {
+  static std::uintptr_t made = 0x5000;
+  *stream = reinterpret_cast<void*>(++made);
+  note("stream of " + std::to_string(flags) + " in " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));
+  return failing;
+}
 int cuStreamBeginCapture_v2(void* stream, int mode) {
   note("capture of " + std::to_string(mode) + " on " + std::to_string(reinterpret_cast<std::uintptr_t>(stream)) +
        " in " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));

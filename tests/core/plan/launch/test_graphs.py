@@ -19,7 +19,7 @@ from tests.core.plan.launch.graph_lab import CONTEXT, FakeGraph, floats, size, w
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS
-from turret.plan.launch.graphs import begin_capture, captured_nodes, clear_stack, host_memory
+from turret.plan.launch.graphs import begin_capture, captured_nodes, clear_stack, host_memory, make_stream
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew
 
@@ -288,6 +288,14 @@ def test_a_bound_replay_keeps_its_graph(graph: FakeGraph) -> None:
     assert x.item() == 2 and gone() is not None
     del replay
     assert gone() is None
+
+
+def test_every_stream_that_is_made_is_another_one(graph: FakeGraph) -> None:
+    assert len({make_stream(1, graph.library) for _ in range(3)}) == 3
+    assert graph.log("stream") == [f"stream of 1 in {CONTEXT}"] * 3
+    graph.fake.driver.fake_fail(1)
+    with pytest.raises(RuntimeError, match=r"^making a stream: invalid argument$"):
+        make_stream(1, graph.library)
 
 
 def test_captures_of_one_thread_begin_on_a_stream_and_say_what_forbids_them(graph: FakeGraph) -> None:
