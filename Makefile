@@ -4,15 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test thorough quick fuzz bench sanitize memcheck docs lint clean
+.PHONY: demo test suite thorough quick fuzz bench sanitize memcheck docs lint style types clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP) lint
+# What is quickly checked comes first; types are checked on one core beside the tests' first minutes.
+test: $(STAMP) style
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
-# Tables of many cases whole, which `make test` takes one case in three of.
+# Tables of many cases whole, which `make test` takes one case in three of, or fewer.
 thorough: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --thorough -m thorough tests
 
@@ -52,11 +56,15 @@ docs: $(STAMP)
 	$(BIN)/python docs/site/architecture.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
-lint: $(STAMP)
+lint: style types
+
+style: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples docs/site
 	$(BIN)/ruff format --check core plugins contrib tests examples docs/site
 	! $(BIN)/vulture core plugins contrib tests examples | grep -E '^(core|plugins|contrib)/.* unused (function|method|class|property) '
 	PYTHONPATH=.tree $(BIN)/lint-imports
+
+types: $(STAMP)
 	MYPYPATH=.tree $(BIN)/mypy
 
 # torch comes first and alone, pinned: a range would bring the newest build with its CUDA packages.

@@ -7,10 +7,11 @@ Property tests draw the same examples in every run, so that a red build can be s
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
 
@@ -32,19 +33,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Chooses by the name of each test, so that every folder has its share and a new test changes no other's lot.
 
-    Of tables of many cases that each compile something (marked ``thorough``) one case in three is run, always the same
-    ones; ``make thorough`` runs all.  Tests that are named on the command line are run.
+    Of tables of many cases that each compile something (marked ``thorough``) one case in three is run, or in as many as
+    the mark says, always the same ones; ``make thorough`` runs all.  Tests that are named on the command line are run.
     """
     portion = config.getoption("--sample")
     if portion:
         _choose(config, items, lambda i: _lot(i) % portion == 0 and not i.get_closest_marker("slow"))
     elif not config.getoption("--thorough") and not any("::" in argument for argument in config.args):
         seen: set[Any] = set()
-        _choose(config, items, lambda i: not i.get_closest_marker("thorough") or _is_first(i, seen) or _lot(i) % 3 == 0)
+        _choose(config, items, lambda i: _is_first(i, seen) or _lot(i) % _one_in(i) == 0)
 
 
 def _lot(item: pytest.Item) -> int:
     return crc32(item.nodeid.encode())
+
+
+def _one_in(item: pytest.Item) -> int:
+    """Of how many cases of an item's table ``make test`` runs one."""
+    mark = item.get_closest_marker("thorough")
+    return 1 if mark is None else (*mark.args, 3)[0]
 
 
 def _is_first(item: pytest.Item, seen: set[Any]) -> bool:
@@ -59,10 +66,31 @@ def _choose(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[p
     items[:] = chosen
 
 
-def pytest_collection_finish() -> None:
-    """Takes what importing made out of the sight of the garbage collector, which many tests call: it stays anyway."""
-    gc.collect()
-    gc.freeze()
+_MANY = 100_000
+"""Objects that a full garbage collection looks at in some hundredths of a second."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Has importing, a third of whose time would be garbage collections, go without them.
+
+    Then takes what it made out of the collector's sight, which many tests call: it stays anyway.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between files, does the same to what tests have left in caches, torch's and the product's, once that is much."""
+    if nextitem is not None and nextitem.path != item.path and len(gc.get_objects()) > _MANY:
+        gc.collect()
+        gc.freeze()
 
 
 _CACHE_FOLDER = pytest.StashKey[str]()
@@ -93,3 +121,25 @@ def fresh(monkeypatch):
     torch.manual_seed(0)
     yield
     turret.reset()
+
+
+class _Keeper(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """What is logged in a test, by torch's loggers, too, which pass nothing on to the root; its trace is left out."""
+    keeper, root = _Keeper(), logging.getLogger()
+    named = [logger for logger in root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    loggers = [root, *(logger for logger in named if not logger.propagate and logger.name != "torch.__trace")]
+    for logger in loggers:
+        logger.addHandler(keeper)
+    yield keeper.records
+    for logger in loggers:
+        logger.removeHandler(keeper)

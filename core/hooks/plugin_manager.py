@@ -54,6 +54,8 @@ class Manager(pluggy.PluginManager):
     options: Mapping[str, Option] = CORE
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        if name in _OF_ANY_OBJECT:
+            return None
         if isinstance(plugin, types.ModuleType):  # Looking names up as for an object took 20 ms a manager.
             found = vars(plugin).get(name)
         else:
@@ -66,7 +68,10 @@ class Manager(pluggy.PluginManager):
         return super().parse_hookspec_opts(module_or_class, name) if name.startswith("turret_") else None
 
 
+_HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("turret_"))
 _FUNCTIONS = (types.FunctionType, types.MethodType, staticmethod, classmethod)
+_OF_ANY_OBJECT = frozenset({*dir(type("", (), {})), *dir(types.ModuleType)})
+"""No hooks, and most of the names that an object of one hook has."""
 _MARK = "turret_impl"
 """The attribute by which pluggy's markers tell functions that implement hooks of the project ``turret``."""
 
@@ -204,11 +209,10 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
         raise PluginError(f"plugin {name!r} does not fit its hook: {error}") from error
     except ValueError as error:
         raise PluginError(f"plugin {name!r} has the name of another; give it a name of its own") from error
-    known = {n for n in dir(hookspecs) if n.startswith("turret_")}
     for attribute in dir(plugin):
-        unknown = attribute.startswith("turret_") and attribute not in known
+        unknown = attribute.startswith("turret_") and attribute not in _HOOKS
         if unknown and manager.parse_hookimpl_opts(plugin, attribute) is not None:
-            raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
+            raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, _HOOKS)}")
 
 
 def is_foreign(manager: pluggy.PluginManager, hook: str) -> bool:

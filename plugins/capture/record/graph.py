@@ -226,6 +226,7 @@ class GraphRecorder:
         """Expressions over symbols that operations on tensors are given: kernels compute them in 64 bits."""
         self.floats: dict[fx.Node, Any] = {}
         """Floats that change, by the nodes of the graph that are their numbers."""
+        self.float_nodes: dict[Source, fx.Node] = {}
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.resized_data: list[fx.Node] = []
         self.calls = 0
@@ -340,9 +341,9 @@ class GraphRecorder:
 
     def float_input(self, value: ChangingFloat) -> tuple[fx.Node, Any]:
         """The number of a float that changes, as a node and a symbol: ``item()`` of a tensor of one element."""
-        for node, known in self.floats.items():
-            if known.source == value.source:
-                return node, node.meta["example_value"]
+        known = self.float_nodes.get(value.source)
+        if known is not None:
+            return known, known.meta["example_value"]
         if not value.is_drawn:  # torch's code decides on symbols as if they were finite
             self.t.guards.take("SIZES", value.source, "math.isfinite({0})")
         with self.fake_mode:
@@ -353,7 +354,7 @@ class GraphRecorder:
         self.shape_env.pending_fresh_unbacked_symbols.clear()
         node = self.root_graph.create_node("call_method", "item", (given,), {})
         node.meta["example_value"] = number
-        self.floats[node] = value
+        self.floats[node], self.float_nodes[value.source] = value, node
         return node, number
 
     def size_value(self, tensor: Tensor, dimension: int) -> Value:

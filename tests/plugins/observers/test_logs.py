@@ -232,10 +232,10 @@ def test_recompiles_name_the_keys_that_differ_and_say_a_thing_once(switched, cap
     assert written.count("'b' is new") == 1
 
 
-def test_an_operation_that_fails_in_the_program_is_told_by_the_programs_error_alone(caplog):
+def test_an_operation_that_fails_in_the_program_is_told_by_the_programs_error_alone(log_records):
     def program(x):
         return x @ torch.ones(5, 5)
 
     with pytest.raises(RuntimeError, match=r"cannot be multiplied|size mismatch|reduction dim") as caught:
         turret.compile(program, options={"cache": False})(torch.ones(2, 3))
-    assert not [r for r in caplog.records if r.levelno >= logging.WARNING] and caught.value.__context__ is None
+    assert not [r for r in log_records if r.levelno >= logging.WARNING] and caught.value.__context__ is None
