@@ -46,7 +46,8 @@ def capture_obstacles(plan: Plan, skip_dynamic: bool = False, collectives: bool 
 def _of_whole(plan: Plan, collectives: bool) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
-    obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
+    of_data = ", ".join(sorted(plan.data_symbols))
+    obstacles = [f"{of_data} depend on data"] if of_data else []
     here = [slot for slot in plan.slots if slot.storage != "elsewhere" and not _is_number(slot)]
     elsewhere = [slot for slot in here if torch.device(slot.device).type != kind]
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]

@@ -8,6 +8,7 @@ on demand, one for each thread that is inside the plan at the same time, and kep
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +33,9 @@ SlotStorage = Literal["input", "constant", "arena", "own", "call", "view", "else
 
 SCRATCH_ALIGNMENT = 256
 """Bytes; each scratch buffer starts at a multiple."""
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @record
@@ -249,6 +253,17 @@ class Plan:
         bound = {s.symbol for s in self.steps if isinstance(s, Compute)}
         bound |= {b.symbol for s in self.steps if isinstance(s, Call) for b in s.symbol_bindings}
         return tuple(s for s in self.size_symbols if s in bound)
+
+    @property
+    def data_symbols(self) -> frozenset[str]:
+        """Numbers that calls give, and those computed from them: others are known before a call."""
+        found: set[str] = set()
+        for step in self.steps:
+            if isinstance(step, Call):
+                found.update(binding.symbol for binding in step.symbol_bindings)
+            elif isinstance(step, Compute) and not found.isdisjoint(_WORD.findall(step.text)):
+                found.add(step.symbol)
+        return frozenset(found)
 
     @property
     def scratch_offset(self) -> int:

@@ -163,7 +163,7 @@ class _Splitter:
         self.plan = plan
         self.sections = plan.sections or (Section(0, len(plan.steps) - 1, (), plan.size_symbols),)
         self.known = frozenset(plan.size_symbols)
-        self.of_data = _symbols_of_data(plan)
+        self.of_data = plan.data_symbols
         self.steps = [self._steps(section) for section in self.sections]
         self.needs = [self._needs(number) for number in range(len(self.sections))]
         self.tensors = [{s for step in steps for s in _touched(step) if self._moves(s)} for steps in self.steps]
@@ -303,15 +303,6 @@ def _end(slot: Slot) -> int:
     shape, stride = cast(tuple[int, ...], slot.shape), cast(tuple[int, ...], slot.stride)  # as all in the arena have
     elements = 1 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     return slot.number + elements * slot.torch_dtype.itemsize
-
-
-def _symbols_of_data(plan: Plan) -> frozenset[str]:
-    """Numbers that calls give, and those computed from them."""
-    found: set[str] = set()
-    for step in plan.steps:
-        if isinstance(step, Call) or (isinstance(step, Compute) and found & set(_WORD.findall(step.text))):
-            found.update(_bound(step))
-    return frozenset(found)
 
 
 class _Driver:

@@ -11,7 +11,7 @@ from tests.core.plan.section_lab import Recording
 from turret.graph.obstacles import Obstacle
 from turret.hooks import plugin_manager
 from turret.hooks.devices import devices_of
-from turret.hooks.size_source import SizeSource
+from turret.hooks.size_source import Binding, SizeSource
 from turret.plan import Call, Compute, Plan, Section, Slot, SlotRef
 from turret.plan.capture import capture_obstacles
 
@@ -73,8 +73,16 @@ def test_tensors_of_other_devices_and_plans_for_those_that_do_not_record_are_nam
 
 def test_numbers_that_depend_on_data_keep_a_plan_from_being_recorded() -> None:
     given = plan("aten::clone.default")
-    numbers = (*given.steps, Compute("u0", "1"))
-    assert capture_obstacles(attrs.evolve(given, size_symbols=("u0",), steps=numbers)) == ("u0 depend on data",)
+    bound = attrs.evolve(given.steps[0], symbol_bindings=(Binding("u0", 0, None),))
+    numbers = (bound, Compute("c0", "u0 + s0"), Compute("c1", "-(-s0//32)"))
+    dynamic = attrs.evolve(given, size_symbols=("s0", "u0", "c0", "c1"), size_sources={"s0": SizeSource(0, 0)})
+    assert capture_obstacles(attrs.evolve(dynamic, steps=numbers)) == ("c0, u0 depend on data",)
+
+
+def test_numbers_that_are_computed_from_sizes_are_recorded_with_them() -> None:
+    given = plan("aten::clone.default")
+    dynamic = attrs.evolve(given, size_symbols=("s0", "c1"), size_sources={"s0": SizeSource(0, 0)})
+    assert capture_obstacles(attrs.evolve(dynamic, steps=(Compute("c1", "-(-s0//32)"), *given.steps))) == ()
 
 
 def test_dynamic_graphs_are_recorded_unless_the_option_says_not_to() -> None:
