@@ -102,7 +102,7 @@ class Play:
 
     def graphed(self, program: Program) -> Graphed:
         return Graphed(
-            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda text: None
+            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda *told: None
         )
 
     def step(self) -> None:

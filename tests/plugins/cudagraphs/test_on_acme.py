@@ -480,3 +480,40 @@ def test_conjugated_inputs_are_patched_like_others(world: World) -> None:
         torch.testing.assert_close([t.cpu() for t in compiled(x)], [t.cpu() for t in f(x)])
     (function,) = [f for f in turret.cudagraphs.report().functions if f.replays]
     assert function.replays == 3 and not function.bytes_copied, function.decisions
+
+
+@on_acme
+def test_the_report_has_the_decisions_of_every_recording_that_is_kept(world: World) -> None:
+    w = rand(4, 4)
+    compiled = world.compile(lambda x: torch.cumsum(x @ w, 0), **GRAPHS)
+    memory = rand(2 * 3 * 4)
+    for start in (0, 0, 1, 0, 1):
+        x = memory[start : start + 12].view(3, 4)
+        torch.testing.assert_close(compiled(x).cpu(), torch.cumsum(x @ w, 0).cpu())
+    (told,) = cudagraphs.report().functions
+    assert [each.why.partition(" (")[0] for each in told.recorded] == ["", "input 1 is aligned otherwise"], str(told)
+    assert all(any("input 1 patched" in d for d in each.decisions) for each in told.recorded)
+    assert sum(each.replays for each in told.recorded) == told.replays == 4
+    assert str(told).count("Graph[") == 2 and str(told).count("input 1 patched") == 1
+
+
+@on_acme
+def test_explain_tells_what_graph_capture_made_of_its_calls(world: World) -> None:
+    w = rand(4, 4)
+
+    def cut(x):
+        return torch.softmax(x @ w, -1).cpu().to(x.device).cumsum(0)
+
+    options = {"on_error": "raise", "cudagraph_outputs": "pool", **GRAPHS}
+    found = turret.explain(cut, calls=3, plugins=[world.plugin], options=options)(rand(3, 4))
+    assert found.captures is not None and found.captures.recordings == 2 and found.captures.replays == 4
+    (pool,) = found.captures.pools
+    assert pool.paths and all(path.bytes_kept for path in pool.paths)
+    assert not any("recorded" in message for message in found.not_recorded)
+    assert any("copies between" in message for message in found.not_recorded)
+    for text in ("bytes copied", "nodes patched", "bytes kept", "CUDA Graph Tree"):
+        assert text in str(found)
+    once = turret.explain(cut, plugins=[world.plugin], options=options)(rand(3, 4))
+    assert once.captures is not None and once.captures.recordings == 0 and not once.captures.pools
+    off = turret.explain(cut, plugins=[world.plugin], options={"on_error": "raise"})(rand(3, 4))
+    assert off.captures is None

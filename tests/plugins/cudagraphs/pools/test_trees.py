@@ -37,15 +37,16 @@ class Bench:
             return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
         return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
+    def hear(self, message: str, decisions: Any = None) -> None:
+        self.said.append(message)
+
     def program(self, inputs: int, *steps: tuple, outputs: list[str], **facts: Any) -> Program:
         made = [Step(*step[:3], hidden=len(step) > 3) for step in steps]
         return Program(self.machine, inputs, made, outputs, **facts)
 
     def graphed(self, program: Program, **options: Any) -> Graphed:
         settings = Settings(self.outputs, **options)
-        return Graphed(
-            program, program.run, self.recording_device, settings, lambda stream: self.manager, self.said.append
-        )
+        return Graphed(program, program.run, self.recording_device, settings, lambda stream: self.manager, self.hear)
 
     def agree(self, function: Graphed, *args: torch.Tensor) -> list:
         """One call from outside; what it gives is what eager gives, and so are inputs after it."""
@@ -454,9 +455,7 @@ def test_each_stream_has_its_own_recordings():
     bench = Bench()
     program = bench.program(1, *SCALED, outputs=["t1"])
     managers = {stream: FreshGraphs(bench.recording_device, stream) for stream in (0, 7)}
-    function = Graphed(
-        program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.said.append
-    )
+    function = Graphed(program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.hear)
     for n in range(8):
         bench.machine.stream = 7 * (n % 2)
         bench.agree(function, vector(n, 1))
