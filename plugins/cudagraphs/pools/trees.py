@@ -127,7 +127,7 @@ class GraphTrees:
     def _replay(self, function: Graphed, node: Node, args: list) -> list | None:
         """Replay a node, unless it would overwrite what lives or does not fit the inputs."""
         path = self._path
-        if any(path.lives(spot) for spot in node.expects_dead):
+        if not path.are_dead(node.dead_numbers):
             return None
         try:
             results = node.replay(args, self.stream)
@@ -206,6 +206,7 @@ class GraphTrees:
         node = make_node(making, function.work, function.name, key, args, not gives_fresh(function))
         own = frozenset(Spot(len(path.calls), n) for n in range(len(node.blocks)))
         node.expects_dead, node.live_after = expects_dead, live | own
+        node.dead_numbers = path.numbers(expects_dead)
         return node
 
     def _why_again(self, nodes: Sequence[Node], args: list) -> str:

@@ -73,7 +73,7 @@ class Play:
     """One sequence: functions, what the user holds of their outputs, and what happened how often."""
 
     def __init__(self, r: random.Random, outputs: str, threads: bool = True) -> None:
-        self.r, self.outputs, self.threads = r, outputs, threads and outputs == "fresh"
+        self.r, self.outputs, self.threads = r, outputs, threads and outputs != "legacy"
         self.machine = Machine()
         self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
@@ -233,7 +233,9 @@ class Play:
         self.marks += 1
 
     def call_in_threads(self) -> None:
-        """Two threads call at once; neither sees anything of the other."""
+        """Two threads call at once; neither sees anything of the other, in the pool within a generation."""
+        goes_on = self.outputs != "pool" or self.manager._seen == self.generation()
+        goes_on = goes_on or (not self.marks and self.manager._backward_pending)
         jobs = [
             (n, self.draw_inputs(n, self.r.choice(LENGTHS), False)) for n in range(len(self.functions)) for _ in (0, 1)
         ]
@@ -253,6 +255,7 @@ class Play:
             expected = self.programs[number].eagerly([h.expected for h in inputs])
             assert all(torch.equal(a, b) for a, b in zip(found[place], expected, strict=True))
         self.counts["threads"] += 1
+        self.look(not goes_on)
 
     def finish(self) -> Counter[str]:
         """What happened."""

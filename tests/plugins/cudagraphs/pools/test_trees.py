@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
 KINDS = ["fresh", "pool", "legacy"]
+PATH = os.pathsep.join([str(Path(__file__).parents[4]), *filter(None, sys.path)])
 
 
 class Bench:
@@ -384,6 +388,62 @@ def test_marks_alone_begin_generations_once_there_are_any():
         bench.marks += 1
         bench.agree(function, vector(n, 3))
         assert is_overwritten(x) and is_overwritten(y)
+
+
+def test_a_warm_up_works_in_the_pool_and_its_outputs_lie_there():
+    bench = Bench("pool")
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    (made,) = bench.agree(function, vector(1, 2))
+    pool = bench.manager._pool
+    assert function.reported().warm_ups == 1 and not function.reported().recordings
+    assert pool.allocated == 2 * GRANULE and made.data_ptr() in pool.segments()[0]
+    taken = pool.reserved_bytes
+    del made
+    bench.agree(function, vector(3, 4))
+    assert function.reported().recordings == 1 and pool.reserved_bytes == taken  # where the warm-up's lay
+
+
+def test_an_output_that_lived_at_recording_and_is_dead_at_a_replay_needs_no_other_recording():
+    bench = Bench("pool")
+    bench.marks = 1
+    first = bench.graphed(bench.program(1, *SCALED, outputs=["t0", "t1"]))
+    second = bench.graphed(bench.program(1, ("scale", "t0", ("i0",)), ("plus", "t1", ("t0",)), outputs=["t1"]))
+    for step in range(6):
+        bench.marks += 1
+        one, other = bench.agree(first, vector(step, 2))
+        before = other.clone()
+        if step > 2:
+            del other  # it lived when the second was recorded
+        bench.agree(second, one)
+        assert step > 2 or torch.equal(other, before)
+    told = second.reported()
+    assert (told.recordings, told.rerecordings, told.replays) == (1, (), 5)
+
+
+TORCHS_MARK = """
+import torch
+from tests.plugins.cudagraphs.pools.test_trees import Bench, SCALED, vector
+from tests.plugins.cudagraphs.recording_machine import is_overwritten
+from turret.plugins.cudagraphs.pools.trees import GraphTrees
+
+bench = Bench("pool")
+bench.manager = GraphTrees(bench.recording_device, 0, lambda: bench.calls)
+function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+for step in range(4):
+    torch.compiler.cudagraph_mark_step_begin()
+    (one,), (other,) = (bench.agree(function, vector(step, n)) for n in (1, 2))
+    assert not is_overwritten(one) and not is_overwritten(other), step
+    torch.compiler.cudagraph_mark_step_begin()
+    bench.agree(function, vector(step, 3))
+    assert is_overwritten(one) and is_overwritten(other), step
+assert function.reported().replays
+"""
+
+
+def test_torch_s_own_mark_begins_a_generation():
+    command = [sys.executable, "-c", TORCHS_MARK]  # it imports a compiler that no other test's process has to have
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, "PYTHONPATH": PATH})
+    assert done.returncode == 0, done.stderr
 
 
 def test_memory_is_that_of_the_longest_path_and_not_of_all():
