@@ -173,6 +173,8 @@ class Play:
         self.older: list[Held] = []
         """What may be overwritten by the next call, or is kept for ever."""
         self.pending: list[Pending] = []
+        self.errors: list[Lost] = []
+        """What calls raised, which the program keeps, tracebacks and all."""
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -341,7 +343,8 @@ class Play:
         _losing.set()
         try:
             found = compiled(*reals)
-        except Lost:
+        except Lost as error:
+            self.errors.append(error)
             self.counts["failed inside"] += 1
             return
         finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -163,11 +165,11 @@ class GraphTrees:
         blocks: tuple[Block, ...] = ()
         if gives_fresh(function):
             buffers = [self.recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
-            with pool.allocating():
+            with _owned_by_nobody_later(), pool.allocating():
                 work.run_into(list(inputs), buffers)
             state, results = pool.checkpoint(), fresh_outputs(shapes, buffers, inputs)
         else:
-            with pool.allocating():
+            with _owned_by_nobody_later(), pool.allocating():
                 made = work.run(list(inputs))
             blocks, shapes = pool_blocks(made, shapes, inputs)
             state = pool.checkpoint()
@@ -229,6 +231,16 @@ class GraphTrees:
 def gives_fresh(function: Graphed) -> bool:
     """Whether a function's outputs are taken anew although others' stay in the pool: gradients outlive every step."""
     return function.work.role == "backward"
+
+
+@contextlib.contextmanager
+def _owned_by_nobody_later() -> Iterator[None]:
+    """A context whose exceptions keep no local variables: a pool is not restored while tensors own its memory."""
+    try:
+        yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _held(shapes: Shapes, results: Sequence[Any]) -> list[StorageWeakRef]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import attrs
@@ -80,6 +80,8 @@ class Play:
         self.failing = False
         self.counts: Counter[str] = Counter()
         self.held: list[Held] = []
+        self.errors: deque[BaseException] = deque(maxlen=2)
+        """What calls raised, which the program keeps, tracebacks and all."""
         self.manager = self.new_manager()
         limit = r.choice((1, 3, 128))
         sizes = r.choice((1, 50))
@@ -183,6 +185,7 @@ class Play:
             outputs = self.functions[number]([h.real for h in inputs])
         except (ValueError, OSError) as error:
             self.counts[type(error).__name__] += 1
+            self.errors.append(error)
             return
         expected = program.eagerly([h.expected for h in inputs])
         self.counts["calls"] += 1

@@ -269,6 +269,23 @@ def test_an_error_in_a_warm_up_is_the_caller_s_and_leaves_all_as_it_was(outputs)
 
 
 @pytest.mark.parametrize("outputs", KINDS)
+@pytest.mark.parametrize("role", ["inference", "backward"])
+def test_an_error_that_the_program_keeps_keeps_no_memory_of_the_pool(outputs, role):
+    bench, kept, failing = Bench(outputs), [], [False]
+    steps = (SCALED[0], ("fail", "", ()), SCALED[1])
+    program = bench.program(1, *steps, outputs=["t1"], fails=lambda: failing[0], role=role)
+    function, other = bench.graphed(program), bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    for step in range(6):
+        failing[0] = step % 2 == 0
+        try:
+            function([vector(step, 1)])
+        except ValueError as error:
+            kept.append(error)
+        bench.agree(other, vector(step, 2))
+    assert kept and kept[0].__traceback__ and other.reported().replays == 5
+
+
+@pytest.mark.parametrize("outputs", KINDS)
 def test_a_call_that_cannot_be_recorded_runs_as_it_is_with_one_warning(outputs):
     bench = Bench(outputs)
     program = bench.program(
