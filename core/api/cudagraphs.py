@@ -12,17 +12,39 @@ from turret.frames import frame_hook
 
 
 @attrs.frozen
+class RecordingReport:
+    """One recording of a function: its number in its pool, the sizes that it serves, and how often it was replayed.
+
+    ``sizes``: None for all that launch the same kernels.  ``why``: why there is this one beside others; empty of a
+    first one.  ``decisions``: for each input and output what is done with it, and why.  ``bytes_copied``: what a replay
+    copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
+    """
+
+    number: int
+    sizes: tuple[int, ...] | None
+    replays: int
+    why: str
+    decisions: tuple[str, ...]
+    bytes_copied: int
+    nodes: int
+    patched_nodes: int
+
+    def __str__(self) -> str:
+        sizes = "any size" if self.sizes is None else f"sizes {self.sizes}" if self.sizes else "its sizes"
+        work = f"{self.bytes_copied} bytes copied, {self.patched_nodes} of {self.nodes} nodes patched"
+        return f"Graph[{self.number}] of {sizes}: {self.replays} replays, {work}"
+
+
+@attrs.frozen
 class FunctionReport:
     """Graph capture of one function: a compiled graph, or the part of it between two cuts.
 
     ``title``: the user's function that the graph was captured from, where it is known.
-    ``outputs``: ``fresh``, ``pool`` or ``legacy``.  ``decisions``: for each input and output of the latest recording
-    what is done with it, and why.  ``rerecordings``: why it was recorded more than once, a reason each.
+    ``outputs``: ``fresh``, ``pool`` or ``legacy``.  ``recorded``: the recordings that are kept, oldest first;
+    ``recordings``: how many were made.  ``rerecordings``: why it was recorded more than once, a reason each.
     ``plain_calls``: calls that ran without a recording, by reason; ``padded_calls``: how many were padded to another
-    size, whose recording served them.  ``bytes_copied``: what a replay of the latest
-    recording copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
-    ``any_size``: recordings that serve calls of all sizes which launch the same kernels; ``one_size``: why each serves
-    its sizes alone.
+    size, whose recording served them.  ``any_size``: recordings that serve calls of all sizes which launch the same
+    kernels; ``one_size``: why each serves its sizes alone.
     """
 
     name: str
@@ -38,12 +60,29 @@ class FunctionReport:
     one_size: str = ""
     rerecordings: tuple[str, ...] = ()
     plain_calls: dict[str, int] = attrs.field(factory=dict)
-    decisions: tuple[str, ...] = ()
-    bytes_copied: int = 0
-    nodes: int = 0
-    patched_nodes: int = 0
+    recorded: tuple[RecordingReport, ...] = ()
     skipped: str = ""
     title: str = ""
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """Those of the latest recording."""
+        return self.recorded[-1].decisions if self.recorded else ()
+
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes that a replay of the latest recording copies."""
+        return self.recorded[-1].bytes_copied if self.recorded else 0
+
+    @property
+    def nodes(self) -> int:
+        """Pieces of work of the latest recording."""
+        return self.recorded[-1].nodes if self.recorded else 0
+
+    @property
+    def patched_nodes(self) -> int:
+        """Those whose arguments are written anew."""
+        return self.recorded[-1].patched_nodes if self.recorded else 0
 
     def __str__(self) -> str:
         if self.skipped:
@@ -60,7 +99,14 @@ class FunctionReport:
         lines += [f"  {self.padded_calls} calls were padded to a size that is recorded"] if self.padded_calls else []
         lines += [f"  recorded again: {reason}" for reason in self.rerecordings]
         lines += [f"  {count} calls ran without a recording: {reason}" for reason, count in self.plain_calls.items()]
-        return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
+        return "\n".join([*lines, *self._recorded_lines()])
+
+    def _recorded_lines(self) -> list[str]:
+        """A line for each recording, and decisions behind the last of those that have the same."""
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for each in self.recorded:
+            alike.setdefault(each.decisions, []).append(f"  {each}")
+        return [line for decisions, heads in alike.items() for line in (*heads, *(f"    {d}" for d in decisions))]
 
 
 @attrs.frozen

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
+from turret.api import cudagraphs
+from turret.api.cudagraphs import FunctionTeller, Report
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl
 
@@ -52,6 +54,8 @@ class Explanation:
 
     ops_per_graph: tuple[tuple[Any, ...], ...] = ()
     """Of each graph, what its nodes call: functions, and names of methods."""
+    captures: Report | None = None
+    """Functions that are recorded, with their recordings, and the pools of those; None where nothing is."""
 
     @property
     def graph_breaks(self) -> int:
@@ -87,6 +91,7 @@ class Explanation:
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
         lines += [*self.reuses, *self.not_recorded]
         lines += [f"{count} products {choice}" for choice, count in self.products.items()]
+        lines += [str(self.captures)] if self.captures else []
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
@@ -112,6 +117,8 @@ class _Observer:
     @hookimpl
     def turret_event(self, event: Event) -> None:
         if event.kind in self._messages:
+            if event.kind == "graph_capture" and event.product is not None:
+                return  # a recording: it is in the report
             self._messages[event.kind].append(event.message)
         elif event.kind == "product":
             self._product(event)
@@ -130,11 +137,13 @@ class _Observer:
             self.products.update(choice.told for choice in event.product.choices)
 
 
-def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
-    """``explain(f)(*args)``: compile ``f`` for these arguments, run it once, and say what became of it.
+def explain(model: Callable[..., Any], calls: int = 1, **options: Any) -> Callable[..., Explanation]:
+    """``explain(f)(*args)``: compile ``f`` for these arguments, run it, and say what became of it.
 
     Args:
         model: a function or a module.
+        calls: how often it is run. Where graphs are captured, the first call warms up, the second is recorded, and
+            later ones are replayed.
         options: arguments of ``turret.compile``, by name.
 
     Returns:
@@ -146,7 +155,10 @@ def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanat
         observer = _Observer()
         rest = dict(options)
         settings = {**(rest.pop("options", None) or {}), "cache": False}
-        compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)(*args, **kwargs)
+        before = set(cudagraphs.functions)
+        compiled = compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)
+        for _ in range(calls):
+            compiled(*args, **kwargs)
         return Explanation(
             observer.graphs,
             dict(observer.ops),
@@ -159,6 +171,15 @@ def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanat
             tuple(observer.not_recorded),
             dict(observer.products),
             tuple(observer.per_graph),
+            _captures(set(cudagraphs.functions) - before),
         )
 
     return run
+
+
+def _captures(functions: Iterable[FunctionTeller]) -> Report | None:
+    """What is known of functions that are recorded, and of pools that hold recordings of theirs."""
+    told = sorted((f for f in (f.reported() for f in functions) if not f.skipped), key=lambda f: f.name)
+    names = {f.title for f in told if f.recorded}
+    pools = [p for p in cudagraphs.report().pools if any(names & {*path.names} for path in p.paths)]
+    return Report(tuple(told), tuple(pools)) if told else None

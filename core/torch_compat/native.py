@@ -18,6 +18,8 @@ storage_at = torch._C._construct_storage_from_data_pointer
 """``storage_at(address, device, bytes)``: memory that somebody else owns, as a storage."""
 storage_of_weak_pointer = torch.UntypedStorage._new_with_weak_ptr
 """The storage that a weak reference (``StorageWeakRef.cdata``) leads to; None where it is gone."""
+is_storage_gone = torch.UntypedStorage._expired
+"""Whether the storage that a weak reference (``StorageWeakRef.cdata``) leads to is gone."""
 same_addresses: Callable[[Sequence[Any], Sequence[Any], Sequence[int]], bool] | None
 same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 """``same_addresses(tensors, addresses, indices)``: whether the tensors at the indices lie at the addresses at the same

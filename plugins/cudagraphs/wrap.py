@@ -102,8 +102,8 @@ def _graphed(
         _skip(context, function, plan, role, str(error))
         return _plain(function, plan)
 
-    def tell(message: str) -> None:
-        context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
+    def tell(message: str, decisions: Sequence[Any] | None = None) -> None:
+        context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message, product=decisions)
 
     plain, on_stream = _plain(function, plan), lambda stream: manager_of(recording_device, stream, settings.outputs)
     graphed = Graphed(work, plain, recording_device, settings, on_stream, tell)

@@ -363,6 +363,89 @@ def results_of_library_calls_are_handed_out(place: Place) -> list[str]:
     return lines
 
 
+def _in_the_pool(place: Place, function: Callable[..., Any]) -> Callable[..., Any]:
+    options = {"on_error": "raise", "cache": False, "cudagraphs": True, "cudagraph_outputs": "pool"}
+    return turret.compile(function, plugins=list(place.plugins), options=options)
+
+
+def an_output_that_the_next_call_overwrites_raises_and_its_clone_does_not(place: Place) -> list[str]:
+    """The document's model that is called twice; nothing marks steps, so that each call is a generation."""
+    turret.reset()
+
+    def my_model(x: Tensor) -> Tensor:
+        return torch.matmul(x, x)
+
+    compiled, raised = _in_the_pool(place, my_model), 0
+    for _ in range(5):
+        x = place.rand(10, 10)
+        y1 = compiled(x)
+        kept = y1.clone()
+        y2 = compiled(x * 2)
+        try:
+            y1.cpu()
+        except RuntimeError as error:
+            assert "overwritten by a subsequent run" in str(error) and "my_model" in str(error), error
+            raised += 1
+        for found, given in ((kept, x), (y2, x * 2)):
+            torch.testing.assert_close(found.cpu(), my_model(given).cpu(), rtol=1e-3, atol=1e-3)
+    assert raised == 5, raised
+    return [f"{raised} accesses raised"]
+
+
+def gradients_add_up_over_generations(place: Place) -> list[str]:
+    """A forward waits for its backward, whatever is called between; gradients outlive their steps."""
+    turret.reset()
+    start = place.rand(8, 8)
+    weights = [start.clone().requires_grad_() for _ in range(2)]
+    compiled = _in_the_pool(place, lambda x, w: torch.tanh(x @ w).cumsum(0))
+    between = _in_the_pool(place, lambda x: torch.softmax(x, -1) * 2)
+    for step in range(9):
+        x, other = place.rand(4, 8), place.rand(4, 8)
+        for run, w in zip((compiled, lambda x, w: torch.tanh(x @ w).cumsum(0)), weights, strict=True):
+            loss = run(x, w).square().sum()
+            torch.testing.assert_close(between(other).cpu(), torch.softmax(other, -1).cpu() * 2, rtol=1e-4, atol=1e-4)
+            loss.backward()
+        if step % 3 == 2:
+            torch.testing.assert_close(*(w.grad.cpu() for w in weights), rtol=1e-3, atol=1e-3)
+            for w in weights:
+                w.grad = None
+    told = [f for f in turret.cudagraphs.report().functions if f.outputs == "pool" and f.role != "inference"]
+    assert len(told) >= 2 and all(f.replays >= 5 for f in told), "\n".join(map(str, told))
+    return [f"{f.role}: {f.replays} replays, {f.recordings} recordings" for f in told]
+
+
+def an_output_that_lives_where_it_did_not_leads_to_a_sibling(place: Place) -> list[str]:
+    """The document's tree of two functions, of whose outputs one is dropped in one step, and what serves both."""
+    turret.reset()
+
+    def foo(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, torch.cumsum(x, 0)
+
+    def bar(y: Tensor) -> Tensor:
+        return y * 2
+
+    first, second = _in_the_pool(place, foo), _in_the_pool(place, bar)
+    for step in range(6):
+        turret.cudagraph_mark_step_begin()
+        x = place.rand(4)
+        y1, y2 = first(x)
+        if step in (1, 4):
+            del y2
+        z = second(y1)
+        torch.testing.assert_close(z.cpu(), bar(foo(x)[0]).cpu())
+        if step not in (1, 4):
+            torch.testing.assert_close(y2.cpu(), foo(x)[1].cpu())
+    (pool,) = (p for p in turret.cudagraphs.report().pools if p.outputs == "pool" and p.graphs)
+    lines = pool.tree.splitlines()
+    turret.reset()  # of marks
+    assert [line.lstrip("│├└─ ") for line in lines[4:]] == [
+        "Graph[0] foo() outputs=2",
+        "Graph[1] bar() outputs=1 [expects_dead: [(0, 1)]]",
+        "Graph[2] bar() outputs=1",
+    ], pool.tree
+    return lines
+
+
 def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
     """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
     ones = torch.ones(4096, device=place.device)
@@ -619,6 +702,9 @@ GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
     few_recordings_serve_calls_of_any_sizes,
     copies_are_written_anew_for_any_size,
     results_of_library_calls_are_handed_out,
+    an_output_that_the_next_call_overwrites_raises_and_its_clone_does_not,
+    gradients_add_up_over_generations,
+    an_output_that_lives_where_it_did_not_leads_to_a_sibling,
     random_numbers_go_on_as_with_calls,
     replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
     a_restored_pool_keeps_what_a_branch_still_needs,

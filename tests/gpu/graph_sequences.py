@@ -173,6 +173,8 @@ class Play:
         self.older: list[Held] = []
         """What may be overwritten by the next call, or is kept for ever."""
         self.pending: list[Pending] = []
+        self.errors: list[Lost] = []
+        """What calls raised, which the program keeps, tracebacks and all."""
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -282,6 +284,8 @@ class Play:
             self.before_a_call(name)
             subject = self.known.eager[name]
             given = self.inputs(subject)
+            if self.kind == "legacy" and subject.trains:  # nobody overwrites what its backward reads
+                given = [Held(h.real.clone(), h.expected.clone()) for h in given]
             found = self.known.get(self.kind, name)(*(h.real for h in given))
             self.counts["calls"] += 1
             self.take(name, given, found, subject.run(*(h.expected for h in given)))
@@ -292,11 +296,13 @@ class Play:
         for n, h in enumerate(given):
             self.same(h.real, h.expected, f"input {n} of {name}")
         found, expected = ([r] if isinstance(r, Tensor) else list(r) for r in (found, expected))
+        givers = {h.memory: h.giver for h in given}
         for n, (one, other) in enumerate(zip(found, expected, strict=True)):
             self.same(one, other, f"output {n} of {name}")
             keeps = (self.r.random() < 0.5) ^ (self.plan.random() < 0.1)
             if keeps and len(self.held) < MOST_HELD and other.shape[0] in SIZES:
-                self.held.append(Held(one.detach(), other.detach(), name))
+                giver = givers.get(other.untyped_storage().data_ptr(), name)
+                self.held.append(Held(one.detach(), other.detach(), giver))
         if subject.trains:
             memory = {t.untyped_storage().data_ptr() for t in (*(h.expected for h in given), *expected)}
             self.pending.append(Pending(name, found, expected, memory))
@@ -341,7 +347,8 @@ class Play:
         _losing.set()
         try:
             found = compiled(*reals)
-        except Lost:
+        except Lost as error:
+            self.errors.append(error)
             self.counts["failed inside"] += 1
             return
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from turret.api import cudagraphs
-from turret.api.cudagraphs import FunctionReport
+from turret.api.cudagraphs import FunctionReport, RecordingReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
 from turret.plan import Plan
@@ -58,7 +58,8 @@ class Settings:
 class Graphed:
     """A boxed callable that runs ``work`` by recordings where it can, and ``plain`` where not.
 
-    ``manager_for(stream)`` gives what keeps recordings on a stream; ``tell(message)`` is told of each decision.
+    ``manager_for(stream)`` gives what keeps recordings on a stream; ``tell(message)`` is told of each reason
+    against a recording, ``tell(message, decisions)`` of each recording.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Graphed:
         recording_device: RecordingDevice,
         settings: Settings,
         manager_for: Callable[[int], Any],
-        tell: Callable[[str], None],
+        tell: Callable[..., None],
     ) -> None:
         self.work, self.plain, self.recording_device, self.settings = work, plain, recording_device, settings
         self._manager_for, self._tell, self._stream = manager_for, tell, recording_device.current_stream
@@ -92,11 +93,11 @@ class Graphed:
         self.moved: frozenset[int] = frozenset()
         self.refused: dict[Key, str] = {}
         self.plain_calls: Counter[str] = Counter()
-        self.latest: Node | None = None
         self.rerecordings: list[str] = []
         self.recordings = self.warm_ups = self.past_replays = self.padded_calls = 0
         self.nodes: list[Node] = []
         self.name = ""
+        self.has_warned_of_sizes = False
         self.one_size = self._why_one_size()
         self.any_size_tries = 0
         self._fitting: dict[tuple[int, Key], Node] = {}
@@ -107,6 +108,11 @@ class Graphed:
         if self.settings.outputs != "fresh":
             return "outputs lie in the pool, in memory that fits the sizes of a recording"
         return "cudagraph_capture_sizes names those to record" if self.settings.capture_sizes else self.work.one_size
+
+    @property
+    def latest(self) -> Node | None:
+        """The latest recording that is kept."""
+        return self.nodes[-1] if self.nodes else None
 
     def __call__(self, args: list) -> list:
         if self.is_off:
@@ -181,8 +187,20 @@ class Graphed:
         if settings.capture_sizes and key and not set(key) <= set(settings.capture_sizes):
             return f"sizes {key} are not among cudagraph_capture_sizes"
         if key not in self.sizes and len(self.sizes) >= settings.max_recorded_sizes:
+            self._warn_of_many_sizes()
             return f"{len(self.sizes)} sizes are recorded (cudagraph_max_recorded_sizes)"
         return ""
+
+    def _warn_of_many_sizes(self) -> None:
+        """Say once what a program that asked for recordings can do about sizes that are too many."""
+        if not (self.has_warned_of_sizes or self.settings.unasked):
+            self.has_warned_of_sizes = True
+            warn(
+                f"graph capture: {self.name or self.work.name} was recorded for {len(self.sizes)} sizes, and runs "
+                "without a recording at others. Pad its inputs to fewer sizes (cudagraph_capture_sizes names some that "
+                "batches are padded to), or set cudagraph_skip_dynamic_graphs=True so that no graph of dynamic sizes "
+                "is recorded, or raise cudagraph_max_recorded_sizes."
+            )
 
     def too_often(self, nodes: Sequence[Node]) -> str:
         """Why a call that these recordings do not fit is not recorded once more; empty where it is."""
@@ -261,12 +279,11 @@ class Graphed:
         self.recordings += 1
         if not node.any_size:
             self.sizes.add(node.key)
-        self.latest = node
         self.nodes.append(node)
         if why:
             self.rerecordings.append(why)
         again = f" again ({why})" if why else ""
-        self._tell(f"{self.work.name} recorded{again}: " + "; ".join(map(str, node.decisions)))
+        self._tell(f"{self.work.name} recorded{again}: " + "; ".join(map(str, node.decisions)), node.decisions)
 
     def drop(self, node: Node) -> None:
         """Forget a recording; its replays stay counted."""
@@ -274,8 +291,6 @@ class Graphed:
         if node in self.nodes:
             self.nodes.remove(node)
         self._fitting = {place: kept for place, kept in self._fitting.items() if kept is not node}
-        if self.latest is node:
-            self.latest = None
 
     def statics_that_moved(self, nodes: Sequence[Node], args: Sequence[Any]) -> frozenset[int]:
         """Static inputs that lie elsewhere than in some recording: they are patched from now on."""
@@ -289,7 +304,6 @@ class Graphed:
         return self.moved
 
     def reported(self) -> FunctionReport:
-        node = self.latest
         return FunctionReport(
             name=self.work.name,
             title=self.name or self.work.name,
@@ -303,10 +317,20 @@ class Graphed:
             padded_calls=self.padded_calls,
             rerecordings=tuple(self.rerecordings),
             plain_calls=dict(self.plain_calls),
-            decisions=() if node is None else tuple(map(str, node.decisions)),
             any_size=sum(n.any_size for n in self.nodes),
             one_size=self.one_size,
-            bytes_copied=0 if node is None else node.bytes_copied,
-            nodes=0 if node is None else len(node.recorded.recording.nodes),
-            patched_nodes=0 if node is None else node.patched_nodes,
+            recorded=tuple(map(_told, self.nodes)),
         )
+
+
+def _told(node: Node) -> RecordingReport:
+    return RecordingReport(
+        number=node.number,
+        sizes=None if node.any_size else node.key,
+        replays=node.tally.replays,
+        why=node.why,
+        decisions=tuple(map(str, node.decisions)),
+        bytes_copied=node.bytes_copied,
+        nodes=len(node.recorded.recording.nodes),
+        patched_nodes=node.patched_nodes,
+    )

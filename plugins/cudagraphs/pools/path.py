@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.recording.node import Block, Node, Spot
-from turret.torch_compat.native import storage_of_weak_pointer
+from turret.torch_compat.native import is_storage_gone, storage_of_weak_pointer
 
 OVERWRITTEN = (
     "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. It was given out by "
@@ -42,9 +42,21 @@ class Path:
     """Calls from a root on, in the order in which they ran."""
 
     calls: list[Given] = attrs.field(factory=list)
+    pointers: list[int] = attrs.field(factory=list)
+    """The weak references to all blocks, in the order of ``spots``: replays look at them in one loop in C."""
 
     def add(self, call: Given) -> None:
         self.calls.append(call)
+        self.pointers += [held.cdata for held in call.held]
+
+    def numbers(self, spots: Sequence[Spot]) -> tuple[int, ...]:
+        """The numbers of blocks among all; behind the same calls they are the same."""
+        known = {spot: n for n, spot in enumerate(self.spots())}
+        return tuple(known[spot] for spot in spots)
+
+    def are_dead(self, numbers: Sequence[int]) -> bool:
+        """Whether nobody holds any of these blocks."""
+        return all(map(is_storage_gone, map(self.pointers.__getitem__, numbers)))
 
     def lives(self, spot: Spot) -> bool:
         """Whether somebody holds a tensor in a block."""
@@ -63,7 +75,7 @@ class Path:
         return tuple(spot for spot in self.spots() if not self.lives(spot))
 
     def any_lives(self) -> bool:
-        return any(self.lives(spot) for spot in self.spots())
+        return not all(map(is_storage_gone, self.pointers))
 
     def address(self, spot: Spot) -> int:
         return self.calls[spot.depth].blocks[spot.block][0]

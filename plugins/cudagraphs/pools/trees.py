@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -127,7 +129,7 @@ class GraphTrees:
     def _replay(self, function: Graphed, node: Node, args: list) -> list | None:
         """Replay a node, unless it would overwrite what lives or does not fit the inputs."""
         path = self._path
-        if any(path.lives(spot) for spot in node.expects_dead):
+        if not path.are_dead(node.dead_numbers):
             return None
         try:
             results = node.replay(args, self.stream)
@@ -163,11 +165,11 @@ class GraphTrees:
         blocks: tuple[Block, ...] = ()
         if gives_fresh(function):
             buffers = [self.recording_device.empty(b.shape, b.stride, b.dtype) for b in shapes.buffers]
-            with pool.allocating():
+            with _owned_by_nobody_later(), pool.allocating():
                 work.run_into(list(inputs), buffers)
             state, results = pool.checkpoint(), fresh_outputs(shapes, buffers, inputs)
         else:
-            with pool.allocating():
+            with _owned_by_nobody_later(), pool.allocating():
                 made = work.run(list(inputs))
             blocks, shapes = pool_blocks(made, shapes, inputs)
             state = pool.checkpoint()
@@ -206,6 +208,7 @@ class GraphTrees:
         node = make_node(making, function.work, function.name, key, args, not gives_fresh(function))
         own = frozenset(Spot(len(path.calls), n) for n in range(len(node.blocks)))
         node.expects_dead, node.live_after = expects_dead, live | own
+        node.dead_numbers = path.numbers(expects_dead)
         return node
 
     def _why_again(self, nodes: Sequence[Node], args: list) -> str:
@@ -228,6 +231,16 @@ class GraphTrees:
 def gives_fresh(function: Graphed) -> bool:
     """Whether a function's outputs are taken anew although others' stay in the pool: gradients outlive every step."""
     return function.work.role == "backward"
+
+
+@contextlib.contextmanager
+def _owned_by_nobody_later() -> Iterator[None]:
+    """A context whose exceptions keep no local variables: a pool is not restored while tensors own its memory."""
+    try:
+        yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _held(shapes: Shapes, results: Sequence[Any]) -> list[StorageWeakRef]:

@@ -84,6 +84,8 @@ class Node:
     decisions: tuple[Decision, ...] = ()
     blocks: tuple[Block, ...] = ()
     expects_dead: tuple[Spot, ...] = ()
+    dead_numbers: tuple[int, ...] = ()
+    """The same by their numbers among all blocks of the path."""
     live_after: frozenset[Spot] = frozenset()
     state: Any = None
     tally: Tally = attrs.field(factory=lambda: Tally())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import attrs
@@ -73,13 +73,15 @@ class Play:
     """One sequence: functions, what the user holds of their outputs, and what happened how often."""
 
     def __init__(self, r: random.Random, outputs: str, threads: bool = True) -> None:
-        self.r, self.outputs, self.threads = r, outputs, threads and outputs == "fresh"
+        self.r, self.outputs, self.threads = r, outputs, threads and outputs != "legacy"
         self.machine = Machine()
         self.recording_device = self.machine.recording_device()
         self.calls, self.marks = 0, 0
         self.failing = False
         self.counts: Counter[str] = Counter()
         self.held: list[Held] = []
+        self.errors: deque[BaseException] = deque(maxlen=2)
+        """What calls raised, which the program keeps, tracebacks and all."""
         self.manager = self.new_manager()
         limit = r.choice((1, 3, 128))
         sizes = r.choice((1, 50))
@@ -102,7 +104,7 @@ class Play:
 
     def graphed(self, program: Program) -> Graphed:
         return Graphed(
-            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda text: None
+            program, program.run, self.recording_device, self.settings, lambda stream: self.manager, lambda *told: None
         )
 
     def step(self) -> None:
@@ -183,6 +185,7 @@ class Play:
             outputs = self.functions[number]([h.real for h in inputs])
         except (ValueError, OSError) as error:
             self.counts[type(error).__name__] += 1
+            self.errors.append(error)
             return
         expected = program.eagerly([h.expected for h in inputs])
         self.counts["calls"] += 1
@@ -233,7 +236,9 @@ class Play:
         self.marks += 1
 
     def call_in_threads(self) -> None:
-        """Two threads call at once; neither sees anything of the other."""
+        """Two threads call at once; neither sees anything of the other, in the pool within a generation."""
+        goes_on = self.outputs != "pool" or self.manager._seen == self.generation()
+        goes_on = goes_on or (not self.marks and self.manager._backward_pending)
         jobs = [
             (n, self.draw_inputs(n, self.r.choice(LENGTHS), False)) for n in range(len(self.functions)) for _ in (0, 1)
         ]
@@ -253,6 +258,7 @@ class Play:
             expected = self.programs[number].eagerly([h.expected for h in inputs])
             assert all(torch.equal(a, b) for a, b in zip(found[place], expected, strict=True))
         self.counts["threads"] += 1
+        self.look(not goes_on)
 
     def finish(self) -> Counter[str]:
         """What happened."""

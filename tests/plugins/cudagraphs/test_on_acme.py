@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import itertools
+import random
 import sys
 import types
 import unittest.mock
@@ -17,6 +18,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
@@ -480,3 +483,107 @@ def test_conjugated_inputs_are_patched_like_others(world: World) -> None:
         torch.testing.assert_close([t.cpu() for t in compiled(x)], [t.cpu() for t in f(x)])
     (function,) = [f for f in turret.cudagraphs.report().functions if f.replays]
     assert function.replays == 3 and not function.bytes_copied, function.decisions
+
+
+@on_acme
+def test_the_report_has_the_decisions_of_every_recording_that_is_kept(world: World) -> None:
+    w = rand(4, 4)
+    compiled = world.compile(lambda x: torch.cumsum(x @ w, 0), **GRAPHS)
+    memory = rand(2 * 3 * 4)
+    for start in (0, 0, 1, 0, 1):
+        x = memory[start : start + 12].view(3, 4)
+        torch.testing.assert_close(compiled(x).cpu(), torch.cumsum(x @ w, 0).cpu())
+    (told,) = cudagraphs.report().functions
+    assert [each.why.partition(" (")[0] for each in told.recorded] == ["", "input 1 is aligned otherwise"], str(told)
+    assert all(any("input 1 patched" in d for d in each.decisions) for each in told.recorded)
+    assert sum(each.replays for each in told.recorded) == told.replays == 4
+    assert str(told).count("Graph[") == 2 and str(told).count("input 1 patched") == 1
+
+
+@on_acme
+def test_explain_tells_what_graph_capture_made_of_its_calls(world: World) -> None:
+    w = rand(4, 4)
+
+    def cut(x):
+        return torch.softmax(x @ w, -1).cpu().to(x.device).cumsum(0)
+
+    options = {"on_error": "raise", "cudagraph_outputs": "pool", **GRAPHS}
+    found = turret.explain(cut, calls=3, plugins=[world.plugin], options=options)(rand(3, 4))
+    assert found.captures is not None and found.captures.recordings == 2 and found.captures.replays == 4
+    (pool,) = found.captures.pools
+    assert pool.paths and all(path.bytes_kept for path in pool.paths)
+    assert not any("recorded" in message for message in found.not_recorded)
+    assert any("copies between" in message for message in found.not_recorded)
+    for text in ("bytes copied", "nodes patched", "bytes kept", "CUDA Graph Tree"):
+        assert text in str(found)
+    once = turret.explain(cut, plugins=[world.plugin], options=options)(rand(3, 4))
+    assert once.captures is not None and once.captures.recordings == 0 and not once.captures.pools
+    off = turret.explain(cut, plugins=[world.plugin], options={"on_error": "raise"})(rand(3, 4))
+    assert off.captures is None
+
+
+def _two_devices(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    there = torch.cumsum(y @ y, 0)
+    return torch.cumsum(x @ x, 0) + there.to("acme:0"), there * 2
+
+
+def _looping(x: torch.Tensor) -> torch.Tensor:
+    start = torch.zeros((), dtype=torch.int64, device=x.device), torch.cumsum(x, 0)
+    _, y = while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, torch.sin(v) + 1), start)
+    return torch.softmax(y, -1)
+
+
+def _scattering(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x, 0).index_put((i,), x[:2], accumulate=True) * 2
+
+
+def _packing(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    weighed = torch.softmax(x @ x.transpose(1, 2), -1)
+    return pack_padded_sequence(weighed, lengths, batch_first=True, enforce_sorted=False).data * 2
+
+
+def _masking(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x @ x, 0)[x > 0].sum() + torch.softmax(x, -1)
+
+
+def _jagged(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    rows = torch.nested.nested_tensor_from_jagged(torch.softmax(x @ x.t(), -1), offsets)
+    return (rows * 2).values().cumsum(0)
+
+
+CUTS: dict[str, tuple[Any, Any, str]] = {
+    "two devices": (_two_devices, lambda: [rand(4, 4), torch.randn(4, 4).to("acme:1")], "works on acme:1"),
+    "while_loop": (_looping, lambda: [rand(3, 4)], "while_loop decides on the host what runs next"),
+    "deterministic scatter": (
+        _scattering,
+        lambda: [rand(4, 4), torch.tensor([1, 1]).to("acme")],
+        "deterministic algorithms",
+    ),
+    "packed sequence": (_packing, lambda: [rand(3, 4, 4), torch.randint(1, 5, (3,))], "copies between acme:0 and cpu"),
+    "mask": (_masking, lambda: [rand(4, 4)], ""),
+    "jagged": (_jagged, lambda: [rand(6, 4), torch.tensor([0, random.randint(1, 5), 6]).to("acme")], ""),
+}
+"""Programs of which a part cannot be recorded: the function, what makes its inputs, the reason on record (a graph break
+has none)."""
+
+
+def _listed(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+@pytest.mark.parametrize("name", sorted(CUTS))
+@on_acme
+def test_what_is_around_a_part_that_cannot_be_recorded_is(world: World, name: str) -> None:
+    function, make, reason = CUTS[name]
+    compiled = world.compile(function, **GRAPHS)
+    torch.use_deterministic_algorithms(name == "deterministic scatter")
+    try:
+        for _ in range(5):
+            inputs = make()
+            found, expected = (f(*inputs) for f in (compiled, function))
+            for one, other in zip(_listed(found), _listed(expected), strict=True):
+                torch.testing.assert_close(one.cpu(), other.cpu())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    told = cudagraphs.report().functions
+    assert sum(f.replays for f in told) >= 3 and any(reason in f.skipped for f in told), list(map(str, told))

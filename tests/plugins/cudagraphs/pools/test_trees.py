@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from turret.plugins.cudagraphs.pools.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.pools.trees import GraphTrees
 
 KINDS = ["fresh", "pool", "legacy"]
+PATH = os.pathsep.join([str(Path(__file__).parents[4]), *filter(None, sys.path)])
 
 
 class Bench:
@@ -37,15 +41,16 @@ class Bench:
             return GraphTrees(self.recording_device, 0, lambda: self.calls, lambda: self.marks)
         return {"fresh": FreshGraphs, "legacy": LegacyGraphs}[self.outputs](self.recording_device, 0)
 
+    def hear(self, message: str, decisions: Any = None) -> None:
+        self.said.append(message)
+
     def program(self, inputs: int, *steps: tuple, outputs: list[str], **facts: Any) -> Program:
         made = [Step(*step[:3], hidden=len(step) > 3) for step in steps]
         return Program(self.machine, inputs, made, outputs, **facts)
 
     def graphed(self, program: Program, **options: Any) -> Graphed:
         settings = Settings(self.outputs, **options)
-        return Graphed(
-            program, program.run, self.recording_device, settings, lambda stream: self.manager, self.said.append
-        )
+        return Graphed(program, program.run, self.recording_device, settings, lambda stream: self.manager, self.hear)
 
     def agree(self, function: Graphed, *args: torch.Tensor) -> list:
         """One call from outside; what it gives is what eager gives, and so are inputs after it."""
@@ -264,6 +269,23 @@ def test_an_error_in_a_warm_up_is_the_caller_s_and_leaves_all_as_it_was(outputs)
 
 
 @pytest.mark.parametrize("outputs", KINDS)
+@pytest.mark.parametrize("role", ["inference", "backward"])
+def test_an_error_that_the_program_keeps_keeps_no_memory_of_the_pool(outputs, role):
+    bench, kept, failing = Bench(outputs), [], [False]
+    steps = (SCALED[0], ("fail", "", ()), SCALED[1])
+    program = bench.program(1, *steps, outputs=["t1"], fails=lambda: failing[0], role=role)
+    function, other = bench.graphed(program), bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    for step in range(6):
+        failing[0] = step % 2 == 0
+        try:
+            function([vector(step, 1)])
+        except ValueError as error:
+            kept.append(error)
+        bench.agree(other, vector(step, 2))
+    assert kept and kept[0].__traceback__ and other.reported().replays == 5
+
+
+@pytest.mark.parametrize("outputs", KINDS)
 def test_a_call_that_cannot_be_recorded_runs_as_it_is_with_one_warning(outputs):
     bench = Bench(outputs)
     program = bench.program(
@@ -385,6 +407,62 @@ def test_marks_alone_begin_generations_once_there_are_any():
         assert is_overwritten(x) and is_overwritten(y)
 
 
+def test_a_warm_up_works_in_the_pool_and_its_outputs_lie_there():
+    bench = Bench("pool")
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    (made,) = bench.agree(function, vector(1, 2))
+    pool = bench.manager._pool
+    assert function.reported().warm_ups == 1 and not function.reported().recordings
+    assert pool.allocated == 2 * GRANULE and made.data_ptr() in pool.segments()[0]
+    taken = pool.reserved_bytes
+    del made
+    bench.agree(function, vector(3, 4))
+    assert function.reported().recordings == 1 and pool.reserved_bytes == taken  # where the warm-up's lay
+
+
+def test_an_output_that_lived_at_recording_and_is_dead_at_a_replay_needs_no_other_recording():
+    bench = Bench("pool")
+    bench.marks = 1
+    first = bench.graphed(bench.program(1, *SCALED, outputs=["t0", "t1"]))
+    second = bench.graphed(bench.program(1, ("scale", "t0", ("i0",)), ("plus", "t1", ("t0",)), outputs=["t1"]))
+    for step in range(6):
+        bench.marks += 1
+        one, other = bench.agree(first, vector(step, 2))
+        before = other.clone()
+        if step > 2:
+            del other  # it lived when the second was recorded
+        bench.agree(second, one)
+        assert step > 2 or torch.equal(other, before)
+    told = second.reported()
+    assert (told.recordings, told.rerecordings, told.replays) == (1, (), 5)
+
+
+TORCHS_MARK = """
+import torch
+from tests.plugins.cudagraphs.pools.test_trees import Bench, SCALED, vector
+from tests.plugins.cudagraphs.recording_machine import is_overwritten
+from turret.plugins.cudagraphs.pools.trees import GraphTrees
+
+bench = Bench("pool")
+bench.manager = GraphTrees(bench.recording_device, 0, lambda: bench.calls)
+function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+for step in range(4):
+    torch.compiler.cudagraph_mark_step_begin()
+    (one,), (other,) = (bench.agree(function, vector(step, n)) for n in (1, 2))
+    assert not is_overwritten(one) and not is_overwritten(other), step
+    torch.compiler.cudagraph_mark_step_begin()
+    bench.agree(function, vector(step, 3))
+    assert is_overwritten(one) and is_overwritten(other), step
+assert function.reported().replays
+"""
+
+
+def test_torch_s_own_mark_begins_a_generation():
+    command = [sys.executable, "-c", TORCHS_MARK]  # it imports a compiler that no other test's process has to have
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, "PYTHONPATH": PATH})
+    assert done.returncode == 0, done.stderr
+
+
 def test_memory_is_that_of_the_longest_path_and_not_of_all():
     bench = Bench("pool")
     first = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
@@ -454,9 +532,7 @@ def test_each_stream_has_its_own_recordings():
     bench = Bench()
     program = bench.program(1, *SCALED, outputs=["t1"])
     managers = {stream: FreshGraphs(bench.recording_device, stream) for stream in (0, 7)}
-    function = Graphed(
-        program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.said.append
-    )
+    function = Graphed(program, program.run, bench.recording_device, Settings(), managers.__getitem__, bench.hear)
     for n in range(8):
         bench.machine.stream = 7 * (n % 2)
         bench.agree(function, vector(n, 1))

@@ -37,7 +37,7 @@ def graphed(machine: Machine, **options: object) -> tuple[Program, Graphed]:
     program = Program(machine, 1, STEPS, ["t3", "t3[1:]", "i0", "t5", "t4[2:]"], launches_only=True)
     place = machine.recording_device()
     manager = FreshGraphs(place, 0)
-    made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda text: None)
+    made = Graphed(program, program.run, place, Settings(**options), lambda stream: manager, lambda *told: None)
     return program, made
 
 
@@ -86,7 +86,7 @@ def test_tensors_that_kernels_do_not_take_are_recorded_otherwise_until_it_is_giv
     for turns, served in (((True, False, True, False), True), ((True, False, False, False, False, True), False)):
         manager = FreshGraphs(machine.recording_device(), 0)
         function = Graphed(
-            program, program.run, machine.recording_device(), Settings(), lambda _, m=manager: m, lambda _: None
+            program, program.run, machine.recording_device(), Settings(), lambda _, m=manager: m, lambda *told: None
         )
         for aligned in turns:
             called(function, aligned)
@@ -129,7 +129,9 @@ def test_sizes_that_have_other_kernels_have_another_recording_for_all_of_them(le
     program = Specialised(machine, 1, STEPS, ["t3"], launches_only=True)
     program.kinds = kinds
     manager = FreshGraphs(machine.recording_device(), 0)
-    function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda _: None)
+    function = Graphed(
+        program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda *told: None
+    )
     kept = []
     for length in lengths:
         x = torch.arange(length)
@@ -149,7 +151,9 @@ def test_a_recording_that_failed_is_made_again_beside_those_for_other_kernels() 
     machine = Machine()
     program = Specialised(machine, 1, STEPS, ["t3"], launches_only=True)
     manager = FreshGraphs(machine.recording_device(), 0)
-    function = Graphed(program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda _: None)
+    function = Graphed(
+        program, program.run, machine.recording_device(), Settings(), lambda _: manager, lambda *told: None
+    )
 
     def call(length: int) -> None:
         x = torch.arange(length)

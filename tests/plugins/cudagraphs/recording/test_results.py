@@ -24,7 +24,7 @@ LENGTH = 3 * GRANULE // 8
 def graphed(program: Program) -> Graphed:
     place = program.machine.recording_device()
     manager = FreshGraphs(place, 0)
-    return Graphed(program, program.run, place, Settings(), lambda stream: manager, lambda text: None)
+    return Graphed(program, program.run, place, Settings(), lambda stream: manager, lambda *told: None)
 
 
 def replayed(program: Program, calls: int = 5, lengths: tuple[int, ...] = (LENGTH,)) -> Graphed:
