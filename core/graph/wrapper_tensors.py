@@ -144,6 +144,11 @@ def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
     return isinstance(part, torch.Tensor) and not is_wrapper(type(part)) and part.layout is torch.strided
 
 
+def parts_of(value: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors in a wrapper; of another tensor itself."""
+    return WrapperForm.of(value).parts(value) if is_wrapper(type(value)) else [value]
+
+
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a class wrap others and say how."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")

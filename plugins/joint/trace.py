@@ -28,6 +28,7 @@ from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
+from turret.plugins.joint.late_memory import LateMemories
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
 from turret.plugins.joint.ops.higher_order.table import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
@@ -87,7 +88,13 @@ def _trace(
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
-            found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+            tracer.late_memory = LateMemories(tracer, inputs, forward, signature, replays is not None)
+            try:
+                found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+            except UnsupportedError as refusal:
+                _blame_write(refusal, captured.module)
+                raise
+            signature = tracer.late_memory.described()
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
@@ -152,6 +159,12 @@ def _flat(results: Any) -> list[Any]:
     return list(results)
 
 
+def _blame_write(refusal: UnsupportedError, module: fx.GraphModule) -> None:
+    """A refused backward that writes to tensors from before is one for Python to run: say by which call it came."""
+    writing = (n.name for n in module.graph.nodes if n.op == "call_function" and getattr(n.target, "written", ()))
+    refusal.call = refusal.call or next(writing, None)
+
+
 def _refuse_late_gradients(signature: GraphSignature) -> None:
     for number, info in enumerate(signature.inputs):
         if info.requires_grad_after is not None:
@@ -161,7 +174,8 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 def _gradients(
     tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from.
+    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
+    gradients what the backward writes to late memory.
 
     Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
     recorder = tracer.recorder
@@ -177,12 +191,14 @@ def _gradients(
         for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
+        late = tracer.late_memory
         with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
+        found += late.values(gradients)
     return found, reached
 
 

@@ -17,6 +17,7 @@ from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reade
 from turret.plugins.wrap_runtime import double_backward
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
+from turret.plugins.wrap_runtime.late_memory import LateTensors
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
@@ -44,6 +45,7 @@ def autograd_function(
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
     given = differentiate.inputs
+    save = _saver(outputs, split, differentiate.late)
     fit_outputs, in_place_of = AutogradOutputs(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
@@ -58,7 +60,7 @@ def autograd_function(
                 results = fit_outputs(inputs, results)
             if in_place_of is not None:
                 results = in_place_of(inputs, results)
-            ctx.save_for_backward(*results[outputs:split])
+            results = save(ctx, inputs, results)
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -76,8 +78,7 @@ def autograd_function(
                 if gradient is not None:
                     break
             else:
-                # Nothing to do, as in eager: what was saved may have been written to since, and is not looked at.
-                return (None,) * len(ctx.needs_input_grad)
+                return differentiate.nothing(len(ctx.needs_input_grad))
             torchs_callback = set_torchs_callback(None)
             try:
                 return differentiate(ctx, gradients)
@@ -95,6 +96,22 @@ def autograd_function(
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return _recorded(Compiled, run_alone)
+
+
+def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any, Sequence[Any], Sequence[Any]], Any]:
+    """``save(ctx, inputs, results) -> results``: keep for the backward what it is to be given."""
+
+    def save(ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        ctx.save_for_backward(*results[outputs:split])
+        return results
+
+    def save_all(ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        assert late is not None
+        results, checked = late.keep(ctx, inputs, results)
+        ctx.save_for_backward(*results[outputs:split], *checked)
+        return results
+
+    return save if late is None else save_all
 
 
 def _recorded(
@@ -147,6 +164,7 @@ class _Differentiation:
         read_tangents = _tangent_reader(signature, self.differentiable)
         self.whole = tuple(_Backward(_Once(backward), read_tangents, tuple) for _ in (False, True))
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
+        self.late = LateTensors(signature) if signature.late_memory else None
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
@@ -166,20 +184,28 @@ class _Differentiation:
         function = backward.compiled.made or backward.compiled()
         saved = ctx.saved_tensors
         tangents = backward.read_tangents(gradients, ctx.symbols)
-        args = [*ctx.sizes, *saved, *tangents]
+        args, run = [*ctx.sizes, *saved, *tangents], function
+        if self.late is not None:
+            args, run = self.late.around(function, ctx, [*ctx.sizes, *saved], tangents, gradients)
         if not torch.is_grad_enabled():
             del saved, tangents  # the function lets go of what it has read
             ctx.maybe_clear_saved_tensors()
-            return backward.finish(function(args))
+            return backward.finish(run(args))
         sources = _sources(ctx, gradients, saved)
         with torch.no_grad():
-            results = backward.finish(function(args))
+            results = backward.finish(run(args))
         try:
             return self.recorded(ctx, results, gradients, tangents)
         except DoubleBackwardError as error:
             return _refusing_gradients(results, sources, error)
         finally:
             ctx.maybe_clear_saved_tensors()
+
+    def nothing(self, inputs: int) -> tuple[None, ...]:
+        """The gradients where none has come: as in eager, what was saved is not looked at, which may have changed."""
+        if self.late is not None and self.late.writes:
+            raise UnsupportedError("a compiled backward that writes to tensors from before was given no gradients")
+        return (None,) * inputs
 
     def recorded(
         self, ctx: Any, results: tuple[Any, ...], gradients: Sequence[Any], tangents: Sequence[torch.Tensor]
@@ -219,6 +245,11 @@ class _Differentiation:
         made = self.backward(given)
         if made is not None:
             return _Backward(_Once(lambda: made), _tangent_reader(self.signature, given), tuple)
+        if self.late is not None and self.late.writes:
+            raise UnsupportedError(
+                "a backward that writes to tensors from before could not be compiled for the gradients of some results "
+                "alone, and zeros for the others would be written"
+            )
         zeros = _tangent_reader(self.signature, self.differentiable)
         whole = self.whole[deterministic].compiled
         return _Backward(whole, zeros, _unreached_dropper(self.signature, given))
