@@ -189,10 +189,13 @@ class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
         ctx.form = form
+        ctx.set_materialize_grads(False)
         return form.build([_without_history(part) for part in parts])
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        if gradient is None:
+            return (None,) * len(ctx.needs_input_grad)
         return None, *(p if _is_differentiable(p) else None for p in ctx.form.gradient_parts(gradient))
 
 
@@ -200,15 +203,26 @@ class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
+        ctx.set_materialize_grads(False)
         ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
+        ctx.layouts = [(part.shape, part.dtype, part.device) for part in form.parts(value)]
         parts = [_without_history(part) for part in form.parts(value)]
         ctx.mark_non_differentiable(*(p for p in parts if not _is_differentiable(p)))
         return tuple(parts)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        parts = [given if own is None else own for given, own in zip(gradients, ctx.fixed, strict=True)]
-        return None, ctx.form.build_gradient(parts)
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        given = [gradient if own is None else None for gradient, own in zip(gradients, ctx.fixed, strict=True)]
+        if all(gradient is None for gradient in given):
+            return None, None
+        parts = [own if gradient is None else gradient for gradient, own in zip(given, ctx.fixed, strict=True)]
+        # The gradient of a wrapper is a whole one, also where not all of its tensors were used.
+        made = (_zeros(*layout) if p is None else p for p, layout in zip(parts, ctx.layouts, strict=True))
+        return None, ctx.form.build_gradient(list(made))
+
+
+def _zeros(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _is_differentiable(part: torch.Tensor) -> bool:
