@@ -210,6 +210,18 @@ class LateMemory:
 
 @record
 @attrs.frozen
+class WrappedGradient:
+    """A gradient of an input that is a wrapper of other tensors, of a ``form`` (``WrapperForm``).
+
+    The first of them is in the gradient's place, the others are behind all gradients.
+    """
+
+    input: int
+    form: Any
+
+
+@record
+@attrs.frozen
 class GraphSignature:
     """Inputs and outputs of one functional graph, and whether a backward belongs to it.
 
@@ -220,7 +232,7 @@ class GraphSignature:
     caller's grad mode (off where results have a history: the program itself turned gradients on),
     ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
     among the outputs know of.  ``late_memory``: the backward takes what lies there behind the tangents, and gives
-    what is to be written there (or None) behind the gradients.
+    what is to be written there (or None) behind the gradients.  ``wrapped`` are gradients that are wrappers.
     """
 
     inputs: tuple[InputInfo, ...]
@@ -234,6 +246,13 @@ class GraphSignature:
     grad_enabled_after: bool | None = None
     hidden: tuple[OutputInfo, ...] = ()
     late_memory: tuple[LateMemory, ...] = ()
+    wrapped: tuple[WrappedGradient, ...] = ()
+
+    @property
+    def behind_gradients(self) -> int:
+        """How many results of the backward are behind one for each input: further parts of wrappers, late memory."""
+        further: int = sum(w.form.count() - 1 for w in self.wrapped)
+        return further + len(self.late_memory)
 
     @property
     def gives_history(self) -> bool:

@@ -8,6 +8,8 @@ save what they read, and find (here as at run time) that it was not changed; the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import torch
 from torch import fx
@@ -15,6 +17,7 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.graph.fakes.sizes import guarded_apart, same_layout, same_sizes
 from turret.graph.tensor_versions import version_of
+from turret.graph.wrapper_tensors import parts_of
 from turret.hooks.signature import GraphSignature, LateMemory, Mutation
 from turret.plugins.joint.inputs import Inputs
 from turret.plugins.joint.outputs import ForwardOutputs
@@ -87,7 +90,7 @@ class LateMemories:
         late = tuple(attrs.evolve(w, counted=m) for w, m in zip(self.found.values(), moved, strict=True))
         return attrs.evolve(self.signature, graph_outputs=tuple(self.forward.described), late_memory=late)
 
-    def values(self, gradients: list[torch.Tensor | None]) -> list[fx.Node | None]:
+    def values(self, gradients: Sequence[torch.Tensor | None]) -> list[fx.Node | None]:
         """What is to lie there after the backward that gave ``gradients``; None for memory that is only read."""
         for storage, (before, _) in self._before.items():
             whole = storage.tensor
@@ -95,6 +98,7 @@ class LateMemories:
             same = same_sizes(whole.shape, before.shape) and same_layout(whole, before)
             if known.storage is not storage or known.layout_changes or not same:
                 raise UnsupportedError("a backward of the program's own changes the layout of a tensor from before")
-        if any(g is not None and self.tracer.tracked(g).storage in self.found for g in gradients):
+        parts = [part for gradient in gradients if gradient is not None for part in parts_of(gradient)]
+        if any(self.tracer.tracked(part).storage in self.found for part in parts):
             raise UnsupportedError("a backward of the program's own returns a tensor that it reads late")
         return [self.tracer.base_of(s) if late.written else None for s, late in self.found.items()]

@@ -23,8 +23,9 @@ from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
-from turret.hooks.signature import GraphSignature
+from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
@@ -172,15 +173,15 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, asked: Sequence[int] | None
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
     gradients what the backward writes to late memory.
 
-    Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
+    Gradients are ``asked`` of these graph outputs; None: of all that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    numbers = _differentiable(forward, given)
+    numbers = _differentiable(forward, asked)
     outputs = [forward.tensors[n] for n in numbers]
     tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
@@ -196,10 +197,30 @@ def _gradients(
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
-        for number, gradient in zip(wanted, gradients, strict=True):
-            found[number] = None if gradient is None else tracer.node(gradient)
-        found += late.values(gradients)
+        nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
+        found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
+        late.signature = attrs.evolve(late.signature, wrapped=wrapped)
     return found, reached
+
+
+def _gradient_nodes(
+    tracer: JointTracer, gradients: Mapping[int, Any]
+) -> tuple[dict[int, fx.Node | None], list[fx.Node], tuple[WrappedGradient, ...]]:
+    """The nodes of gradients, of wrappers those of the first tensors in them; the others; what wrappers these are."""
+    nodes: dict[int, fx.Node | None] = {}
+    further: list[fx.Node] = []
+    wrapped = []
+    for number, gradient in gradients.items():
+        if not is_wrapper(type(gradient)):
+            nodes[number] = None if gradient is None else tracer.node(gradient)
+            continue
+        form = WrapperForm.of(gradient)
+        if not form.is_static():
+            raise UnsupportedError(f"a gradient that is a {form.kind.__qualname__} of changing sizes")
+        nodes[number], *rest = map(tracer.node, form.parts(gradient))
+        wrapped.append(WrappedGradient(number, form))
+        further += rest
+    return nodes, further, tuple(wrapped)
 
 
 def _differentiable(forward: ForwardOutputs, given: Sequence[int] | None) -> list[int]:

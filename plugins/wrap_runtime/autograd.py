@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
+from turret.graph.wrapper_tensors import WholeGradient, assembler
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
@@ -162,7 +163,8 @@ class _Differentiation:
         self.signature, self.backward = signature, backward
         self.differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
         read_tangents = _tangent_reader(signature, self.differentiable)
-        self.whole = tuple(_Backward(_Once(backward), read_tangents, tuple) for _ in (False, True))
+        self.assemble = _gradients_of(signature)
+        self.whole = tuple(_Backward(_Once(backward), read_tangents, self.assemble) for _ in (False, True))
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.late = LateTensors(signature) if signature.late_memory else None
         self.obstacle = double_backward.obstacle(signature)
@@ -252,7 +254,8 @@ class _Differentiation:
             )
         zeros = _tangent_reader(self.signature, self.differentiable)
         whole = self.whole[deterministic].compiled
-        return _Backward(whole, zeros, _unreached_dropper(self.signature, given))
+        drop = _unreached_dropper(self.signature, given)
+        return _Backward(whole, zeros, lambda results: drop(self.assemble(results)))
 
 
 @attrs.frozen(eq=False)
@@ -337,6 +340,14 @@ def _refusing_gradients(
     return tuple(made)
 
 
+def _gradients_of(signature: GraphSignature) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Results of the backward for all gradients as these gradients."""
+    if not signature.wrapped:
+        return tuple
+    assemble = assembler(signature)
+    return lambda results: tuple(assemble(results))
+
+
 def _unreached_dropper(signature: GraphSignature, given: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """Results as a tuple, None for inputs that no gradient flows to from the outputs ``given``: eager does not touch
     inputs that only others were computed from, for which zeros stand."""
@@ -377,7 +388,7 @@ def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
             return torch.empty_strided(shape(sizes), stride(sizes), dtype=dtype, device=device).zero_()
         if type(gradient) is not torch.Tensor and type(gradient) is not torch.nn.Parameter:
             raise UnsupportedError(
-                f"a gradient of type {type(gradient).__name__} reached a compiled backward, which takes plain tensors; "
+                f"a gradient of type {_class_name(gradient)} reached a compiled backward, which takes plain tensors; "
                 "convert it before calling backward"
             )
         if gradient.layout is not torch.strided:
@@ -389,6 +400,10 @@ def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
         return made.copy_(gradient)
 
     return make
+
+
+def _class_name(gradient: Any) -> str:
+    return type(gradient.gradient if isinstance(gradient, WholeGradient) else gradient).__name__
 
 
 def _same_strides(value: torch.Tensor, wanted: tuple[int, ...]) -> bool:

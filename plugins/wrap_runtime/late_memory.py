@@ -19,7 +19,6 @@ class LateTensors:
         self._memory = signature.late_memory
         self._made = tuple(m.index for m in self._memory if m.made)
         self._checked = sum(m.checked for m in self._memory)
-        self._gradients = len(signature.inputs)
         self.writes = any(m.written for m in self._memory)
 
     def keep(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
@@ -54,10 +53,11 @@ class LateTensors:
         def run(args: list[Any]) -> list[Any]:
             results = function(args)
             with torch.no_grad():
-                for target, value, memory in zip(tensors, results[self._gradients :], self._memory, strict=True):
+                written = results[len(results) - len(tensors) :]
+                for target, value, memory in zip(tensors, written, self._memory, strict=True):
                     if value is not None:
                         (target if memory.counted else target.data).copy_(value)
-            return list(results[: self._gradients])
+            return list(results[: len(results) - len(tensors)])
 
         return [*saved[:first], *tangents, *tensors], run
 

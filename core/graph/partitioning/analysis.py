@@ -71,7 +71,7 @@ def analyze(joint: JointGraph) -> JointAnalysis:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     outputs = output_nodes(graph)
     forward_outputs, gradients = outputs[: joint.num_forward_outputs], outputs[joint.num_forward_outputs :]
-    count = len(gradients) - len(joint.signature.late_memory)
+    count = len(gradients) - joint.signature.behind_gradients
     primals, tangents = tuple(placeholders[:count]), tuple(placeholders[count:])
     if len(primals) != count:
         raise VerificationError(

@@ -94,7 +94,7 @@ def verify(joint: JointGraph, parts: PartitionedGraph) -> None:
         return
     gradients = len(output_nodes(joint.module.graph)) - joint.num_forward_outputs
     saved = len(parts.saved_tensors) + len(parts.saved_sizes)
-    primals = gradients - len(joint.signature.late_memory)
+    primals = gradients - joint.signature.behind_gradients
     counts = {
         "inputs of the forward": (_inputs(parts.forward), primals),
         "outputs of the forward": (len(output_nodes(parts.forward.graph)), joint.num_forward_outputs + saved),
