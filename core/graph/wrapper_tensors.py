@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -9,7 +10,10 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
-from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function
+from turret.hooks.signature import GraphSignature
+from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function, make_wrapper_subclass
+from turret.torch_compat.function_overrides import disabled_torch_function
+from turret.torch_compat.trees import pytree
 
 
 @attrs.frozen
@@ -80,6 +84,12 @@ class WrapperForm:
         """Plain tensors in it."""
         return sum(f.count() if isinstance(f, WrapperForm) else f is None for f in self.inner)
 
+    def is_static(self) -> bool:
+        """Whether a wrapper of this form can be made of other tensors than those that it was seen with."""
+        known = all(type(s) is int for s in (*self.size, *self.stride)) or self.like is not None
+        told = all(isinstance(v, _PLAIN) for v in pytree.tree_leaves(self.context))
+        return known and told and all(not isinstance(f, WrapperForm) or f.is_static() for f in self.inner)
+
     def parts(self, value: Any) -> list[torch.Tensor]:
         """The plain tensors in a wrapper, in order."""
         found: list[torch.Tensor] = []
@@ -116,11 +126,27 @@ class WrapperForm:
             source.nested_int_memo = source.fake_mode.create_symbolic_nested_int(nt_tensor_id=known)
         return (*self.size[:number], source.nested_int_memo, *self.size[number + 1 :])
 
-    def gradient_parts(self, gradient: Any) -> list[torch.Tensor]:
-        """The plain tensors in a gradient of a wrapper of this form.  ``UnsupportedError`` for one of another class."""
+    def is_alike(self, other: WrapperForm | Mesh | None) -> bool:
+        """Whether wrappers of another form say the same of as many tensors, whatever their layouts are."""
+        if not isinstance(other, WrapperForm) or (self.kind, self.names) != (other.kind, other.names):
+            return False
+        if self.context != other.context:
+            return False
+        pairs = zip(self.inner, other.inner, strict=True)
+        return all(a.is_alike(b) if isinstance(a, WrapperForm) else a == b for a, b in pairs)
+
+    def gradient_parts(self, gradient: Any) -> list[Any]:
+        """The gradients of the plain tensors in a wrapper of this form, of its own.
+
+        One of another form goes as a whole with the first of them.
+        """
         if is_in_flight(self.kind):
             return [gradient.wait() if is_in_flight(type(gradient)) else gradient]
-        if type(gradient) is not self.kind:
+        if self.spread is None and not issubclass(self.kind, NestedTensor):
+            own = WrapperForm.of(gradient) if is_wrapper(type(gradient)) else None
+            if not self.is_alike(own):
+                return [WholeGradient(gradient), *[None] * (self.count() - 1)]
+        elif type(gradient) is not self.kind:
             raise UnsupportedError(f"a gradient of a {self.kind.__qualname__} that is a {type(gradient).__qualname__}")
         return self.parts(gradient if self.spread is None else self.spread.place_gradient(gradient))
 
@@ -142,6 +168,11 @@ def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
     if isinstance(form, Mesh):
         return form.mesh is part or (is_mesh(part) and form == Mesh(part))
     return isinstance(part, torch.Tensor) and not is_wrapper(type(part)) and part.layout is torch.strided
+
+
+def parts_of(value: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors in a wrapper; of another tensor itself."""
+    return WrapperForm.of(value).parts(value) if is_wrapper(type(value)) else [value]
 
 
 def is_wrapper(kind: type) -> bool:
@@ -180,30 +211,84 @@ class Unwrap:
             return made
 
 
+class WholeGradient(torch.Tensor):
+    """The gradient of a wrapper whose form is not the wrapper's, on the way of one of the tensors in it."""
+
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, gradient: torch.Tensor) -> WholeGradient:
+        layout: Any = {"strides": gradient.stride(), "dtype": gradient.dtype, "device": gradient.device}
+        made: WholeGradient = make_wrapper_subclass(cls, gradient.shape, **layout)
+        return made
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self.gradient = gradient
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["gradient"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: dict[str, Any], context: None, size: Any, stride: Any) -> WholeGradient:
+        return cls(inner["gradient"])
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _PASSED_ON:
+            return cls(args[0].gradient)
+        raise UnsupportedError("a gradient of another class than its wrapper, and one of a tensor in it")
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, type)
+_PASSED_ON = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.view.default))
+
+
 class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
         ctx.form = form
+        ctx.set_materialize_grads(False)
         return form.build([_without_history(part) for part in parts])
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-        return None, *(p if _is_differentiable(p) else None for p in ctx.form.gradient_parts(gradient))
+        if gradient is None:
+            return (None,) * len(ctx.needs_input_grad)
+        parts = ctx.form.gradient_parts(gradient)
+        return None, *(p if p is not None and _is_differentiable(p) else None for p in parts)
 
 
 class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
+        ctx.set_materialize_grads(False)
         ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
+        ctx.layouts = [(part.shape, part.dtype, part.device) for part in form.parts(value)]
         parts = [_without_history(part) for part in form.parts(value)]
         ctx.mark_non_differentiable(*(p for p in parts if not _is_differentiable(p)))
         return tuple(parts)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        parts = [given if own is None else own for given, own in zip(gradients, ctx.fixed, strict=True)]
-        return None, ctx.form.build_gradient(parts)
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        given = [gradient if own is None else None for gradient, own in zip(gradients, ctx.fixed, strict=True)]
+        if all(gradient is None for gradient in given):
+            return None, None
+        whole = next((gradient for gradient in given if type(gradient) is WholeGradient), None)
+        if whole is not None:
+            if sum(gradient is not None for gradient in given) > 1:
+                raise UnsupportedError(f"a gradient of another class than {ctx.form.kind.__qualname__}, and one of it")
+            return None, whole.gradient
+        parts = [own if gradient is None else gradient for gradient, own in zip(given, ctx.fixed, strict=True)]
+        # The gradient of a wrapper is a whole one, also where not all of its tensors were used.
+        made = (_zeros(*layout) if p is None else p for p, layout in zip(parts, ctx.layouts, strict=True))
+        return None, ctx.form.build_gradient(list(made))
+
+
+def _zeros(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _is_differentiable(part: torch.Tensor) -> bool:
@@ -213,3 +298,18 @@ def _is_differentiable(part: torch.Tensor) -> bool:
 def _without_history(part: torch.Tensor) -> torch.Tensor:
     """A tensor for another wrapper; one that has no gradients is the same: nested tensors compare their offsets."""
     return part.detach() if _is_differentiable(part) else part
+
+
+def assembler(signature: GraphSignature) -> Callable[[Sequence[Any]], list[Any]]:
+    """``assemble(results)``: one gradient for each input, then what is behind the parts of wrappers."""
+    count, wrapped = len(signature.inputs), signature.wrapped
+
+    def assemble(results: Sequence[Any]) -> list[Any]:
+        made, left = list(results[:count]), list(results[count:])
+        for gradient in wrapped:
+            further = gradient.form.count() - 1
+            parts, left = [made[gradient.input], *left[:further]], left[further:]
+            made[gradient.input] = gradient.form.build(parts)
+        return [*made, *left]
+
+    return assemble

@@ -122,9 +122,10 @@ class JointGraph:
     """A functional ATen graph, traced by dispatch under fake tensors and the target's decompositions.
 
     Inference (``signature.training`` false): inputs are the flat primals; outputs the forward outputs.
-    Training: inputs are primals then tangents (of ``CapturedGraph.tangents``); outputs are the
-    ``num_forward_outputs`` forward outputs, then one gradient (or None) for each primal.  Forward outputs begin with
-    the new values of mutated inputs; ``signature`` says how they map to what the user sees.
+    Training: inputs are primals, then tangents (of ``CapturedGraph.tangents``), then what lies in
+    ``signature.late_memory``; outputs are the ``num_forward_outputs`` forward outputs, then one gradient (or None) for
+    each primal, then what is to be written there (or None).  Forward outputs begin with the new values of mutated
+    inputs; ``signature`` says how they map to what the user sees.
     Every node has ``meta["val"]`` (fake value) and, where known, ``meta["stack_trace"]``.
     """
 
@@ -152,7 +153,8 @@ class PartitionedGraph:
     """The cut of a joint graph.
 
     ``forward``: primals -> forward outputs, then saved tensors, then saved sizes (ints).
-    ``backward``: saved sizes, then saved tensors, then tangents -> one gradient or None per primal.
+    ``backward``: saved sizes, then saved tensors, then tangents, then what lies in
+    ``signature.late_memory`` -> one gradient or None per primal, then what is to be written there (or None).
     ``backward`` is None for inference.  ``saved_tensors`` and ``saved_sizes`` are in output order;
     ``report`` is a line or a table for people: bytes saved, by this cut and by saving everything.
     """

@@ -192,6 +192,36 @@ class SyntheticBase:
 
 @record
 @attrs.frozen
+class LateMemory:
+    """Memory from before that the backward reads as it is when it runs, and with ``written`` writes to.
+
+    ``index`` is that of an input, or with ``made`` that of a graph output that nobody else is given.  ``checked``: it
+    was saved through autograd, so that a change of it before the backward is an error.  ``label`` names it in all
+    traces of the graph, for the gradients of whichever outputs.  ``counted``: its version counter moves.
+    """
+
+    index: int
+    made: bool = False
+    written: bool = True
+    checked: bool = False
+    label: str = ""
+    counted: bool = True
+
+
+@record
+@attrs.frozen
+class WrappedGradient:
+    """A gradient of an input that is a wrapper of other tensors, of a ``form`` (``WrapperForm``).
+
+    The first of them is in the gradient's place, the others are behind all gradients.
+    """
+
+    input: int
+    form: Any
+
+
+@record
+@attrs.frozen
 class GraphSignature:
     """Inputs and outputs of one functional graph, and whether a backward belongs to it.
 
@@ -201,7 +231,8 @@ class GraphSignature:
     runtime lays out by them (views among the outputs, tangents) it lays out after the call.  ``grad_enabled`` is the
     caller's grad mode (off where results have a history: the program itself turned gradients on),
     ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
-    among the outputs know of.
+    among the outputs know of.  ``late_memory``: the backward takes what lies there behind the tangents, and gives
+    what is to be written there (or None) behind the gradients.  ``wrapped`` are gradients that are wrappers.
     """
 
     inputs: tuple[InputInfo, ...]
@@ -214,6 +245,14 @@ class GraphSignature:
     grad_enabled: bool = True
     grad_enabled_after: bool | None = None
     hidden: tuple[OutputInfo, ...] = ()
+    late_memory: tuple[LateMemory, ...] = ()
+    wrapped: tuple[WrappedGradient, ...] = ()
+
+    @property
+    def behind_gradients(self) -> int:
+        """How many results of the backward are behind one for each input: further parts of wrappers, late memory."""
+        further: int = sum(w.form.count() - 1 for w in self.wrapped)
+        return further + len(self.late_memory)
 
     @property
     def gives_history(self) -> bool:

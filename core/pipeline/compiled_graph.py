@@ -12,6 +12,7 @@ import torch
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
 from turret.frames.eager_graphs import eagerly
 from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled
+from turret.graph.wrapper_tensors import assembler
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph
@@ -173,6 +174,14 @@ class CompiledGraph:
                 raise
             self.pipeline.policy.report_zeros(self.captured.name, str(error))
             return None
+        function = self.run_backward(partitioned, given)
+        if given is None or not partitioned.signature.wrapped:
+            return function
+        assemble = assembler(partitioned.signature)  # of classes of its own, which the runtime does not know
+        return lambda args: assemble(function(args))
+
+    def run_backward(self, partitioned: PartitionedGraph, given: Given) -> BoxedCallable:
+        """The backward of a cut, compiled, or run op by op where it does not compile."""
         if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
             return interpreted(partitioned.graph_of("backward"))
         try:
@@ -202,7 +211,8 @@ class CompiledGraph:
             backward = self.saved.backward(joint, len(given), costs(pipeline.context))
             if guard_count(captured) != assumed:
                 raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
-        return attrs.evolve(partitioned, backward=backward, name=name)
+        signature = attrs.evolve(partitioned.signature, wrapped=joint.signature.wrapped)
+        return attrs.evolve(partitioned, backward=backward, signature=signature, name=name)
 
 
 class CachedGraph:

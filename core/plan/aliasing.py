@@ -21,7 +21,13 @@ Span = tuple[int, int, bool]
 
 def writes_inputs(signature: GraphSignature) -> bool:
     """Whether a graph writes to memory that its inputs lie in."""
-    return bool(signature.bases) or any(i.mutation in _WRITES for i in signature.inputs)
+    return bool(signature.bases or _written_inputs(signature))
+
+
+def _written_inputs(signature: GraphSignature) -> frozenset[int]:
+    """Inputs that the graph writes to, or its backward."""
+    late = frozenset(m.index for m in signature.late_memory if m.written and not m.made)
+    return late.union(n for n, info in enumerate(signature.inputs) if info.mutation in _WRITES)
 
 
 def sharing_check(
@@ -33,7 +39,7 @@ def sharing_check(
     """
     tensors = frozenset(n for n, value in enumerate(example_inputs) if isinstance(value, torch.Tensor))
     joined = frozenset(m for base in signature.bases for m in base.members)
-    written = joined.union(n for n in tensors if signature.inputs[n].mutation in _WRITES)
+    written = joined | _written_inputs(signature) & tensors
     moving = tensors - static_inputs
     if not written or not moving or len(tensors) < 2:
         return None

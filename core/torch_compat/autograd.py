@@ -15,7 +15,7 @@ sequence_number = torch.autograd._get_sequence_nr
 preserve_version_counter = torch.autograd._unsafe_preserve_version_counter
 """A context whose writes to a tensor do not count."""
 set_version_counters = torch._C._autograd._unsafe_set_version_counter
-"""Make the counts of writes to some tensors what is given."""
+"""``set_version_counters(tensors, versions)``: have as many writes to each of the tensors been counted."""
 CreationMeta = torch._C._autograd.CreationMeta
 """How a view was made, which decides whether it may be written to."""
 creation_meta_of = torch._C._autograd._get_creation_meta

@@ -36,3 +36,6 @@ NestedIntNode = torch.nested._internal.nested_int.NestedIntNode
 """Such a size: a number that only equals itself."""
 jagged_torch_function: Callable[..., Any] = torch.nested._internal.ops.jagged_torch_function
 """What nested tensors answer for torch's functions."""
+
+make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+"""A tensor of a class that wraps others: of a shape, a dtype and a device, without memory of its own."""

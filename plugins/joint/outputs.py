@@ -116,6 +116,13 @@ class ForwardOutputs:
         _check_history(signature)
         return signature
 
+    def keep(self, storage: Storage) -> int:
+        """One more output, of memory that the backward writes to and that nobody else sees."""
+        if storage in self._sharing:
+            raise UnsupportedError("a backward of the program's own writes to a result of the forward")
+        assert storage.base is not None  # made by the graph
+        return self._emit(storage.base, storage.tensor, differentiable=False, visible=False)
+
     def _note_sharing(self, visible: Sequence[torch.Tensor]) -> None:
         """Which of the tensors that the program will see lie in one storage."""
         for value in visible:

@@ -23,11 +23,13 @@ from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
-from turret.hooks.signature import GraphSignature
+from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
+from turret.plugins.joint.late_memory import LateMemories
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
 from turret.plugins.joint.ops.higher_order.table import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
@@ -87,7 +89,13 @@ def _trace(
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
-            found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+            tracer.late_memory = LateMemories(tracer, inputs, forward, signature, replays is not None)
+            try:
+                found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+            except UnsupportedError as refusal:
+                _blame_write(refusal, captured.module)
+                raise
+            signature = tracer.late_memory.described()
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
@@ -152,6 +160,12 @@ def _flat(results: Any) -> list[Any]:
     return list(results)
 
 
+def _blame_write(refusal: UnsupportedError, module: fx.GraphModule) -> None:
+    """A refused backward that writes to tensors from before is one for Python to run: say by which call it came."""
+    writing = (n.name for n in module.graph.nodes if n.op == "call_function" and getattr(n.target, "written", ()))
+    refusal.call = refusal.call or next(writing, None)
+
+
 def _refuse_late_gradients(signature: GraphSignature) -> None:
     for number, info in enumerate(signature.inputs):
         if info.requires_grad_after is not None:
@@ -159,14 +173,15 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, asked: Sequence[int] | None
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from.
+    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
+    gradients what the backward writes to late memory.
 
-    Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
+    Gradients are ``asked`` of these graph outputs; None: of all that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    numbers = _differentiable(forward, given)
+    numbers = _differentiable(forward, asked)
     outputs = [forward.tensors[n] for n in numbers]
     tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
@@ -177,13 +192,35 @@ def _gradients(
         for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
+        late = tracer.late_memory
         with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
-        for number, gradient in zip(wanted, gradients, strict=True):
-            found[number] = None if gradient is None else tracer.node(gradient)
+        nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
+        found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
+        late.signature = attrs.evolve(late.signature, wrapped=wrapped)
     return found, reached
+
+
+def _gradient_nodes(
+    tracer: JointTracer, gradients: Mapping[int, Any]
+) -> tuple[dict[int, fx.Node | None], list[fx.Node], tuple[WrappedGradient, ...]]:
+    """The nodes of gradients, of wrappers those of the first tensors in them; the others; what wrappers these are."""
+    nodes: dict[int, fx.Node | None] = {}
+    further: list[fx.Node] = []
+    wrapped = []
+    for number, gradient in gradients.items():
+        if not is_wrapper(type(gradient)):
+            nodes[number] = None if gradient is None else tracer.node(gradient)
+            continue
+        form = WrapperForm.of(gradient)
+        if not form.is_static():
+            raise UnsupportedError(f"a gradient that is a {form.kind.__qualname__} of changing sizes")
+        nodes[number], *rest = map(tracer.node, form.parts(gradient))
+        wrapped.append(WrappedGradient(number, form))
+        further += rest
+    return nodes, further, tuple(wrapped)
 
 
 def _differentiable(forward: ForwardOutputs, given: Sequence[int] | None) -> list[int]:

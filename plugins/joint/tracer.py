@@ -87,6 +87,8 @@ class JointTracer(TorchDispatchMode):
         self.recorder = Recorder()
         self.numbers = DataNumbers(self.recorder, fake_mode.shape_env)
         self.policy: Callable[..., Any] | None = None
+        self.late_memory: Any = None
+        """What takes the memory that a backward says it reads when it runs; None in the forward."""
         self._tracked: dict[int, Tracked] = {}
         self._handles: dict[fx.Node, torch.Tensor] = {}
         self._depth = 0

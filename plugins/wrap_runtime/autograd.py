@@ -11,12 +11,14 @@ from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
+from turret.graph.wrapper_tensors import WholeGradient, assembler
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
 from turret.plugins.wrap_runtime import double_backward
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
+from turret.plugins.wrap_runtime.late_memory import LateTensors
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
@@ -44,6 +46,7 @@ def autograd_function(
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
     given = differentiate.inputs
+    save = _saver(outputs, split, differentiate.late)
     fit_outputs, in_place_of = AutogradOutputs(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
@@ -58,7 +61,7 @@ def autograd_function(
                 results = fit_outputs(inputs, results)
             if in_place_of is not None:
                 results = in_place_of(inputs, results)
-            ctx.save_for_backward(*results[outputs:split])
+            results = save(ctx, inputs, results)
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -76,8 +79,7 @@ def autograd_function(
                 if gradient is not None:
                     break
             else:
-                # Nothing to do, as in eager: what was saved may have been written to since, and is not looked at.
-                return (None,) * len(ctx.needs_input_grad)
+                return differentiate.nothing(len(ctx.needs_input_grad))
             torchs_callback = set_torchs_callback(None)
             try:
                 return differentiate(ctx, gradients)
@@ -95,6 +97,22 @@ def autograd_function(
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return _recorded(Compiled, run_alone)
+
+
+def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any, Sequence[Any], Sequence[Any]], Any]:
+    """``save(ctx, inputs, results) -> results``: keep for the backward what it is to be given."""
+
+    def save(ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        ctx.save_for_backward(*results[outputs:split])
+        return results
+
+    def save_all(ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        assert late is not None
+        results, checked = late.keep(ctx, inputs, results)
+        ctx.save_for_backward(*results[outputs:split], *checked)
+        return results
+
+    return save if late is None else save_all
 
 
 def _recorded(
@@ -145,8 +163,10 @@ class _Differentiation:
         self.signature, self.backward = signature, backward
         self.differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
         read_tangents = _tangent_reader(signature, self.differentiable)
-        self.whole = tuple(_Backward(_Once(backward), read_tangents, tuple) for _ in (False, True))
+        self.assemble = _gradients_of(signature)
+        self.whole = tuple(_Backward(_Once(backward), read_tangents, self.assemble) for _ in (False, True))
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
+        self.late = LateTensors(signature) if signature.late_memory else None
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
@@ -166,20 +186,28 @@ class _Differentiation:
         function = backward.compiled.made or backward.compiled()
         saved = ctx.saved_tensors
         tangents = backward.read_tangents(gradients, ctx.symbols)
-        args = [*ctx.sizes, *saved, *tangents]
+        args, run = [*ctx.sizes, *saved, *tangents], function
+        if self.late is not None:
+            args, run = self.late.around(function, ctx, [*ctx.sizes, *saved], tangents, gradients)
         if not torch.is_grad_enabled():
             del saved, tangents  # the function lets go of what it has read
             ctx.maybe_clear_saved_tensors()
-            return backward.finish(function(args))
+            return backward.finish(run(args))
         sources = _sources(ctx, gradients, saved)
         with torch.no_grad():
-            results = backward.finish(function(args))
+            results = backward.finish(run(args))
         try:
             return self.recorded(ctx, results, gradients, tangents)
         except DoubleBackwardError as error:
             return _refusing_gradients(results, sources, error)
         finally:
             ctx.maybe_clear_saved_tensors()
+
+    def nothing(self, inputs: int) -> tuple[None, ...]:
+        """The gradients where none has come: as in eager, what was saved is not looked at, which may have changed."""
+        if self.late is not None and self.late.writes:
+            raise UnsupportedError("a compiled backward that writes to tensors from before was given no gradients")
+        return (None,) * inputs
 
     def recorded(
         self, ctx: Any, results: tuple[Any, ...], gradients: Sequence[Any], tangents: Sequence[torch.Tensor]
@@ -219,9 +247,15 @@ class _Differentiation:
         made = self.backward(given)
         if made is not None:
             return _Backward(_Once(lambda: made), _tangent_reader(self.signature, given), tuple)
+        if self.late is not None and self.late.writes:
+            raise UnsupportedError(
+                "a backward that writes to tensors from before could not be compiled for the gradients of some results "
+                "alone, and zeros for the others would be written"
+            )
         zeros = _tangent_reader(self.signature, self.differentiable)
         whole = self.whole[deterministic].compiled
-        return _Backward(whole, zeros, _unreached_dropper(self.signature, given))
+        drop = _unreached_dropper(self.signature, given)
+        return _Backward(whole, zeros, lambda results: drop(self.assemble(results)))
 
 
 @attrs.frozen(eq=False)
@@ -306,6 +340,14 @@ def _refusing_gradients(
     return tuple(made)
 
 
+def _gradients_of(signature: GraphSignature) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Results of the backward for all gradients as these gradients."""
+    if not signature.wrapped:
+        return tuple
+    assemble = assembler(signature)
+    return lambda results: tuple(assemble(results))
+
+
 def _unreached_dropper(signature: GraphSignature, given: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """Results as a tuple, None for inputs that no gradient flows to from the outputs ``given``: eager does not touch
     inputs that only others were computed from, for which zeros stand."""
@@ -346,7 +388,7 @@ def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
             return torch.empty_strided(shape(sizes), stride(sizes), dtype=dtype, device=device).zero_()
         if type(gradient) is not torch.Tensor and type(gradient) is not torch.nn.Parameter:
             raise UnsupportedError(
-                f"a gradient of type {type(gradient).__name__} reached a compiled backward, which takes plain tensors; "
+                f"a gradient of type {_class_name(gradient)} reached a compiled backward, which takes plain tensors; "
                 "convert it before calling backward"
             )
         if gradient.layout is not torch.strided:
@@ -358,6 +400,10 @@ def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
         return made.copy_(gradient)
 
     return make
+
+
+def _class_name(gradient: Any) -> str:
+    return type(gradient.gradient if isinstance(gradient, WholeGradient) else gradient).__name__
 
 
 def _same_strides(value: torch.Tensor, wanted: tuple[int, ...]) -> bool:

@@ -34,6 +34,10 @@ def obstacle(signature: GraphSignature) -> str:
     """Why a graph cannot be run once more in place of its forward; empty where it can."""
     if signature.bases or any(_is_changed(info) for info in signature.inputs):
         return "the forward changes its inputs, so that running it once more would start from other values"
+    if any(m.written for m in signature.late_memory):
+        return "the backward writes to tensors from before"
+    if signature.wrapped:
+        return "a gradient is of another class than what it is the gradient of"
     if signature.numbers:
         return "sizes of the forward depend on data"
     known = {o.index for o in signature.outputs if o.kind is OutputKind.FRESH}

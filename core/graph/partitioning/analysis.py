@@ -31,7 +31,8 @@ class JointAnalysis:
     """A joint graph's nodes, sorted into what the cut may and may not touch.
 
     ``primals`` and ``tangents`` are its inputs, ``forward_outputs`` and ``gradients`` (one or None for each primal) its
-    outputs.  ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
+    outputs; behind the tangents comes what lies in late memory, and behind the gradients what the backward writes there
+    (or None).  ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
     depends on primals alone.  ``needed`` are the early nodes that the backward reads directly (or that are
     gradients themselves); ``candidates`` are those and all their ancestors, in graph order: each is saved,
     recomputed, or passed over.  ``required`` are early nodes that the forward computes in any case: its outputs, its
@@ -70,10 +71,11 @@ def analyze(joint: JointGraph) -> JointAnalysis:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     outputs = output_nodes(graph)
     forward_outputs, gradients = outputs[: joint.num_forward_outputs], outputs[joint.num_forward_outputs :]
-    primals, tangents = tuple(placeholders[: len(gradients)]), tuple(placeholders[len(gradients) :])
-    if len(primals) != len(gradients):
+    count = len(gradients) - joint.signature.behind_gradients
+    primals, tangents = tuple(placeholders[:count]), tuple(placeholders[count:])
+    if len(primals) != count:
         raise VerificationError(
-            f"joint graph {joint.name!r}: {len(gradients)} gradients for {len(placeholders)} inputs; "
+            f"joint graph {joint.name!r}: {count} gradients for {len(placeholders)} inputs; "
             "expected one gradient or None for each primal"
         )
     late = reachable_from(graph, tangents)

@@ -94,10 +94,11 @@ def verify(joint: JointGraph, parts: PartitionedGraph) -> None:
         return
     gradients = len(output_nodes(joint.module.graph)) - joint.num_forward_outputs
     saved = len(parts.saved_tensors) + len(parts.saved_sizes)
+    primals = gradients - joint.signature.behind_gradients
     counts = {
-        "inputs of the forward": (_inputs(parts.forward), gradients),
+        "inputs of the forward": (_inputs(parts.forward), primals),
         "outputs of the forward": (len(output_nodes(parts.forward.graph)), joint.num_forward_outputs + saved),
-        "inputs of the backward": (_inputs(parts.backward), saved + inputs - gradients),
+        "inputs of the backward": (_inputs(parts.backward), saved + inputs - primals),
         "outputs of the backward": (len(output_nodes(parts.backward.graph)), gradients),
     }
     for what, (given, expected) in counts.items():

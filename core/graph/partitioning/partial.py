@@ -38,6 +38,9 @@ class SavedValues:
         self.numbering = _Numbering()
         numbers = self.numbering.of(joint.module)
         self.draws = _draws(joint, numbers)
+        self.late = _late_memory(joint)
+        live = joint.module.graph.find_nodes(op="placeholder")[-len(self.late) :] if self.late else []
+        self.live = [(node.name, node.meta.get("val")) for node in live]
         self.writes = any(
             node.op == "call_function" and is_mutating_op(node.target) for node in joint.module.graph.nodes
         )
@@ -56,6 +59,8 @@ class SavedValues:
     def backward(self, joint: JointGraph, tangents: int, cost: Cost) -> fx.GraphModule:
         """The backward of a trace for so many tangents: saved sizes, saved tensors, those tangents -> gradients.
 
+        What lies in the late memory of the backward of all is given behind them, and None comes back where this one
+        does not write.
         ``UnsupportedError`` where it reads what was not saved and must not be computed again.
         """
         if self.writes:
@@ -64,7 +69,8 @@ class SavedValues:
         if _contract(joint) != self.contract or _draws(joint, numbers) != self.draws:
             raise UnsupportedError(f"graph {self.joint!r} was traced to another forward for fewer gradients")
         analysis = analyze(joint)
-        if len(analysis.tangents) != tangents:
+        late = _late_memory(joint)
+        if len(analysis.tangents) != tangents + len(late):
             raise UnsupportedError(f"graph {self.joint!r} was not traced for fewer gradients (CapturedGraph.tangents)")
         saved = {node: p for node in analysis.candidates if (p := self._position(node, numbers)) is not None}
         emitted = backward_order(analysis, frozenset(saved))
@@ -73,7 +79,13 @@ class SavedValues:
         unknown = free_symbols([*emitted, *analysis.tangents]) - given
         if unknown:
             raise UnsupportedError(f"graph {self.joint!r}: the backward of fewer gradients reads sizes {unknown}")
-        return self._build(joint, analysis, saved, emitted)
+        return self._build(joint, analysis, saved, emitted, self._among_all(late))
+
+    def _among_all(self, late: list[Hashable]) -> list[int]:
+        """For each memory of a backward of fewer gradients its position among that of all."""
+        if not set(late) <= set(self.late):
+            raise UnsupportedError(f"graph {self.joint!r}: the backward of fewer gradients reads other memory")
+        return [self.late.index(key) for key in late]
 
     def _position(self, node: fx.Node, numbers: dict[fx.Node, int]) -> int | None:
         if is_size(node):
@@ -83,7 +95,12 @@ class SavedValues:
         return self.positions.get(numbers[node])
 
     def _build(
-        self, joint: JointGraph, analysis: JointAnalysis, saved: dict[fx.Node, int], emitted: list[fx.Node]
+        self,
+        joint: JointGraph,
+        analysis: JointAnalysis,
+        saved: dict[fx.Node, int],
+        emitted: list[fx.Node],
+        late: list[int],
     ) -> fx.GraphModule:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
@@ -96,24 +113,39 @@ class SavedValues:
             place.meta["val"] = handed_over(node, analysis, joint) if is_tensor(node) else node.meta["val"]
             if is_tensor(node) and not same_layout(node.meta["val"], place.meta["val"]):
                 changed.add(place)
-        for node in analysis.tangents:
+        count = len(analysis.tangents) - len(late)
+        for node in analysis.tangents[:count]:
             env[node] = graph.placeholder(node.name)
             env[node].meta = dict(node.meta)
+        memory = [graph.placeholder(name) for name, _ in self.live]
+        for place, (_, value) in zip(memory, self.live, strict=True):
+            place.meta["val"] = value
+        env.update(zip(analysis.tangents[count:], (memory[position] for position in late), strict=True))
         for node in emitted:
             env[node] = graph.node_copy(node, env.__getitem__)
         if changed:
             propagate(graph, changed, joint.fake_mode)
-        graph.output(tuple(fx.node.map_arg(g, env.__getitem__) for g in analysis.gradients))
+        made = [fx.node.map_arg(g, env.__getitem__) for g in analysis.gradients]
+        first = len(made) - len(late)
+        written = dict(zip(late, made[first:], strict=True))
+        graph.output((*made[:first], *map(written.get, range(len(self.late)))))
         graph.lint()
         return lazy_module(joint.module, graph, "Backward")
+
+
+def _late_memory(joint: JointGraph) -> list[Hashable]:
+    """What the memory is that the backward reads when it runs, alike in all traces of a captured graph."""
+    return [m.label if m.made else m.index for m in joint.signature.late_memory]
 
 
 def _contract(joint: JointGraph) -> Hashable:
     """What two traces of one captured graph have in common, whichever gradients they are for."""
     signature = joint.signature
     inputs = tuple((i.mutation, i.updated, i.tracked) for i in signature.inputs)
-    outputs = tuple((o.differentiable, o.dtype, o.view_of) for o in signature.graph_outputs)
-    return inputs, outputs, joint.num_forward_outputs
+    hidden = sum(m.made for m in signature.late_memory)  # the last ones; fewer gradients may need fewer of them
+    count = joint.num_forward_outputs - hidden
+    outputs = tuple((o.differentiable, o.dtype, o.view_of) for o in signature.graph_outputs[:count])
+    return inputs, outputs, count
 
 
 def _draws(joint: JointGraph, numbers: dict[fx.Node, int]) -> list[int]:

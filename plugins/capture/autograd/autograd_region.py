@@ -13,7 +13,9 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+from turret.graph.ops.live_memory import say_live
 from turret.graph.tensor_versions import version_of
+from turret.graph.wrapper_tensors import parts_of
 from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.operators.checks import require
 
@@ -51,6 +53,10 @@ class AutogradRegion:
     """Outputs without gradient."""
     checked: frozenset[int] = frozenset()
     """Which of what is saved autograd looks after: a change in place before the backward is an error."""
+    written: frozenset[int] = frozenset()
+    """Which of what is saved the backward writes to."""
+    label: str = ""
+    """What tells this call from others of the graph."""
     failure: tuple[str, str | None] | None = None
     """The name and the message of the exception that the backward raises, whatever it is given."""
     of_nothing: OfNothing | None = None
@@ -96,7 +102,7 @@ class _Apply(torch.autograd.Function):
         ctx.set_materialize_grads(region.of_nothing is None)
         if region.failure is not None:
             ctx.forms = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in inputs]
-        if any(isinstance(v, FakeTensor) for v in inputs):
+        if any(isinstance(p, FakeTensor) for v in inputs if isinstance(v, torch.Tensor) for p in parts_of(v)):
             ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
             ctx.versions = {n: version_of(saved[n]) for n in region.checked}
         else:
@@ -118,6 +124,7 @@ class _Apply(torch.autograd.Function):
             return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
         if hasattr(ctx, "versions"):
             require(all(version_of(saved[n]) == version for n, version in ctx.versions.items()), lambda: _CHANGED)
+            say_live(saved, region.label, region.written, region.checked)
         else:
             tensors = iter(ctx.saved_tensors)
             saved = [next(tensors) if n in region.checked else v for n, v in enumerate(saved)]

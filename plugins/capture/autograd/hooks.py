@@ -9,23 +9,36 @@ import torch
 from torch import fx
 
 from turret.graph.gradient_hooks import note_hook
-from turret.plugins.capture.autograd.later import Unchanged
+from turret.graph.ops.live_memory import say_live
+from turret.graph.wrapper_tensors import parts_of
+from turret.plugins.capture.autograd.later import RunsLater
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.modes import set_grad_enabled
 
 
 @attrs.define(eq=False)
 class GradientHook:
-    """The function of a node: hooks ``graph`` (of a gradient, then of what else the hook uses) on its first input."""
+    """The function of a node: hooks ``graph`` (of a gradient, then of what else the hook uses) on its first input.
+
+    ``written``: which of what else it uses the hook writes to; ``label`` tells this call from others of the graph.
+    """
 
     graph: fx.GraphModule
+    written: frozenset[int] = frozenset()
+    label: str = ""
     __name__: str = "gradient_hook"
 
     def __call__(self, tensor: torch.Tensor, *rest: Any) -> None:
-        tensor.register_hook(lambda gradient: self.graph(gradient, *rest)[0])
+        def hook(gradient: torch.Tensor) -> Any:
+            if any(isinstance(part, FakeTensor) for part in parts_of(gradient)):
+                say_live(rest, self.label, self.written)
+            return self.graph(gradient, *rest)[0]
+
+        tensor.register_hook(hook)
         note_hook(tensor)
 
 
@@ -49,20 +62,20 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         t.effects.later.append((torch.Tensor.register_hook, [tensor, hook], {}))
         t.blocks.refuse("a gradient hook of what existed before")
         return Handle()
-    before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
+    before, grad_mode = RunsLater(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
     set_grad_enabled(False)
     try:
         with t.recorder.region() as region:
             given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             result = t.call(hook, [t.recorder.tensor(region.placeholder("gradient", given), given)], {}).realize()
-            before.check("a gradient hook")
+            written = before.writes(region, 1, "a gradient hook")
             if not isinstance(result, Tensor) and not t.is_none(result):
                 raise Unsupported(f"a gradient hook that returns {result.describe()}")
             graph = region.close([t.recorder.argument(result)[0]])
     finally:
         set_grad_enabled(grad_mode)
-    t.recorder.call_region(GradientHook(graph), [node, *region.lifted])
+    t.recorder.call_region(GradientHook(graph, written, t.recorder.label()), [node, *region.lifted])
     return Handle()
 
 

@@ -319,9 +319,9 @@ class _Attempt:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
         tracer = self.tracer
         tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
-        changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
+        changed = any(tracer.recorder.versions.is_written(i.example) for i in tensors)
         for item in tensors:
-            if tracer.recorder.versions.of(item.example):
+            if tracer.recorder.versions.is_written(item.example):
                 tracer.guards.add(_view_guard(item.source, item.real))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):

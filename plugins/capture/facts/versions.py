@@ -28,6 +28,8 @@ class Versions:
         """Storages of those among them that existed before."""
         self.kept: list[tuple[str, torch.Tensor, int]] = []
         """Results that functions remember, and their counts when they were made in the frame."""
+        self.later: set[int] = set()
+        """Storages that are written to when a backward runs."""
         self.block_step: int | None = None
         """Within a block of ``torch.inference_mode``, which the graph does not enter: the step that entered it."""
 
@@ -36,6 +38,10 @@ class Versions:
         if not fake.is_inference():
             return fake._version
         return self.of_storages.get(fake.untyped_storage()._cdata, 0)
+
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether a tensor is changed, by the graph so far or when a backward of it runs."""
+        return bool(self.of(fake)) or (bool(self.later) and fake.untyped_storage()._cdata in self.later)
 
     def keep(self, name: str, fake: torch.Tensor) -> None:
         """Refuse writes from now on to a tensor that later calls of a function are given, too."""

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from turret.plugins.capture.autograd.autograd_region import AutogradRegion, OfNothing
-from turret.plugins.capture.autograd.later import Unchanged
+from turret.plugins.capture.autograd.later import RunsLater
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.record.graph import Subgraph
@@ -80,6 +80,8 @@ class _Differentiated:
     context: Instance
     args: list[Value]
     outputs: list[Value] = attrs.field(factory=list)
+    written: frozenset[int] = frozenset()
+    """Which of what the backward uses of the forward it writes to."""
 
     def run(self) -> Value:
         t = self.t
@@ -126,8 +128,12 @@ class _Differentiated:
 
     def of_nothing(self, inputs: tuple[int | None, ...], saved: list[fx.Node]) -> OfNothing:
         """What the backward does with None for a gradient; what it uses of the forward is added to ``saved``."""
+        written = self.written
         with self.t.recorder.region() as region:
             gradients, failure = self.trace_backward(region, defined=False)
+        if self.written:
+            raise Unsupported("an autograd.Function that writes to a tensor where it is given no gradient", _HINT)
+        self.written = written
         if failure is not None:
             return OfNothing(None, failure)
         graph = region.close(self.gradient_nodes(region, inputs, gradients))
@@ -155,7 +161,7 @@ class _Differentiated:
         ``defined``: whether it is given gradients, and not None.
         """
         t, kind = self.t, self.cls.constant()
-        before = Unchanged(t, self.context, self.cls, *self.args)
+        before = RunsLater(t, self.context, self.cls, *self.args)
         given = self.given_gradients(region) if defined else [Constant(None) for _ in self.outputs]
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
@@ -166,7 +172,9 @@ class _Differentiated:
             failure = _failure_of(raised.value)
         else:
             found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
-        before.check("an autograd.Function with a backward", _HINT)
+        self.written = before.writes(region, 2, "an autograd.Function with a backward", _HINT)
+        if failure is not None and self.written:
+            raise Unsupported("an autograd.Function whose backward writes to a tensor and raises", _HINT)
         count = len(self.args)
         if failure is None and (any(not t.is_none(v) for v in found[count:]) or len(found) < count):
             wrong = f"an incorrect number of gradients (expected {count}, got {len(found)})"
@@ -196,6 +204,8 @@ class _Differentiated:
             arguments=inputs,
             dirty=tuple(dirty),
             not_differentiable=tuple(n for n, v in enumerate(self.outputs) if id(v) in constant),
+            written=self.written,
+            label=t.recorder.label(),
             name=self.cls.constant().__name__,
         )
 

@@ -420,6 +420,10 @@ class GraphRecorder:
             node = region.input_for(node)
         return node
 
+    def label(self) -> str:
+        """What tells the next call from others of the graph, the same each time that the frame is captured."""
+        return f"call {len(self.root_graph.nodes)}"
+
     def call_region(self, target: Any, inputs: Iterable[fx.Node]) -> Value:
         """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
         nodes = tuple(map(self.node_here, inputs))

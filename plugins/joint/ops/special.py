@@ -11,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.errors import UnsupportedError
 from turret.graph.fakes.overlap import refused_by_eager
 from turret.graph.fakes.sizes import same_sizes
+from turret.graph.ops import live_memory  # noqa: F401  (defines ``turret::live``)
 from turret.graph.ops.functional_ops import bound_arguments, functional_op
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
 from turret.plugins.joint.tracer import JointTracer
@@ -202,6 +203,12 @@ def _assert_scalar(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str
     tracer.numbers.assume(*args)
 
 
+def _live(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """What a backward of the user's is about to use; one inside the forward reads and writes as the forward does."""
+    if tracer.late_memory is not None:
+        tracer.late_memory.take(*args)
+
+
 def _skip(tracer: JointTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Checks that hold by construction in a graph of known dtypes and devices."""
 
@@ -221,6 +228,7 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.resize_as_.default: _resize_as,
     aten._assert_tensor_metadata.default: _skip,
     aten._assert_scalar.default: _assert_scalar,
+    torch.ops.turret.live.default: _live,
     aten._local_scalar_dense.default: _item,
     aten.empty.memory_format: _uninitialized,
     aten.empty_strided.default: _uninitialized,

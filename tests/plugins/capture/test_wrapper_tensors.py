@@ -137,6 +137,48 @@ def test_gradients_are_wrappers(nested):
     assert_same(mine.grad, theirs.grad)
 
 
+class Dropped(torch.autograd.Function):
+    """Hands on the gradients that it is told to."""
+
+    @staticmethod
+    def forward(ctx, kept, *values):
+        ctx.kept = kept
+        return tuple(value * 1 for value in values)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return None, *(g if kept else None for kept, g in zip(ctx.kept, gradients, strict=True))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("on_way", [False, True])
+@pytest.mark.parametrize("kept", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_wrapper_that_no_gradient_reaches_has_none(kept, on_way, nested):
+    def program(one, other):
+        values = (one * 2, other * 3) if on_way else (one, other)
+        first, second = Dropped.apply(kept, *values)
+        return (first * second).sum() + first.sum()
+
+    found = []
+    for call in (turret.compile(program, fullgraph=True, options={"on_error": "raise"}), program):
+        leaves = [pair(requires_grad=True, nested=nested) for _ in range(2)]
+        call(*leaves).backward()
+        found.append([leaf.grad for leaf in leaves])
+    assert [g is None for g in found[0]] == [not k for k in kept]
+    assert_same(*found)
+
+
+def test_a_wrapper_of_which_the_tensors_in_it_are_used_alone_has_no_gradient():
+    def program(v):
+        return v.first.sin() * v.second
+
+    for call in (turret.compile(program, fullgraph=True), program):
+        parts = [torch.ones(2, requires_grad=True) for _ in range(2)]
+        leaf = Pair(*parts)
+        call(leaf).sum().backward()
+        assert leaf.grad is None and all(part.grad is not None for part in parts)
+
+
 def test_another_context_or_layout_is_another_graph():
     observed = Observed(lambda v: v * 2, fullgraph=True)
     for value, graphs in ((pair(), 1), (pair(), 1), (pair(tag=3), 2), (pair()[0], 3), (pair(requires_grad=True), 4)):
