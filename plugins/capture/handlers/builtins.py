@@ -296,9 +296,9 @@ def exception(t: Tracer) -> Value:
     return t.call_stack.handled() or Unread("sys.exception() of what the caller handles", t.call_stack.step)
 
 
-@registry.function(globals, locals)
-def frame_variables(t: Tracer, *args: Value) -> Value:
-    raise Unsupported("globals() or locals() in compiled code")
+@registry.function(locals)
+def local_variables(t: Tracer) -> Value:
+    raise Unsupported("locals() in compiled code")
 
 
 @registry.function(print, input, open, breakpoint, exec, eval, compile)
