@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
 import torch
 
 from turret.frames.guards import Guard
@@ -14,6 +15,22 @@ from turret.frames.sources import DictSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Rebuilder, Value, existed
 from turret.plugins.capture.values.objects import held_by
+
+
+@attrs.define(eq=False)
+class LaterCall:
+    """A call that is made once, after the graph."""
+
+    function: Any
+    args: list[Value]
+    kwargs: dict[str, Value] = attrs.field(factory=dict)
+    result: Value | None = None
+    """Its result, where it has one: who loads that makes the call."""
+
+    def expression(self, r: Rebuilder) -> str:
+        """The call, of arguments that are loaded here."""
+        words = [*map(r.load, self.args), *(f"{k}={r.load(v)}" for k, v in self.kwargs.items())]
+        return f"{r.constant(self.function)}({', '.join(words)})"
 
 
 class Effects:
@@ -24,8 +41,8 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
         self.attributes: dict[tuple[int, str], Value] = {}
         self.class_changes = False
-        self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
-        """Calls that are made after the graph, in order: warnings."""
+        self.later: list[LaterCall] = []
+        """Calls that are made after the graph, in order: warnings, hooks of leaves."""
         self.held_before: list[Value | None] = []
         """What containers held that were changed since."""
         self.count = 0
@@ -105,9 +122,11 @@ class Effects:
 
     def write(self, r: Rebuilder) -> None:
         """Write the replay of everything."""
-        for function, args, kwargs in self.later:
-            words = [*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())]
-            r.effect(f"{r.constant(function)}({', '.join(words)})")
+        for call in self.later:
+            if call.result is None:
+                r.effect(call.expression(r))
+            else:
+                r.load(call.result)
         for value in list(self.changed.values()):
             value.replay(r)
         for (_, name), (scope, stored) in self.globals.items():
