@@ -43,8 +43,8 @@ class Effects:
         self.class_changes = False
         self.later: list[LaterCall] = []
         """Calls that are made after the graph, in order: warnings, hooks of leaves."""
-        self.held_before: list[Value | None] = []
-        """What containers held that were changed since."""
+        self.held_before: list[tuple[Value, list[Any]]] = []
+        """Containers that were changed, and the objects that each held before."""
         self.count = 0
         """Changes so far."""
         self.watched: dict[int, Value] = {}
@@ -65,7 +65,7 @@ class Effects:
         if was_there or id(value) in self.watched:
             self.count += 1
         if was_there and id(value) not in self.changed:
-            self.held_before += value.contents()
+            self.held_before.append((value, _objects_in(value)))
             self.changed[id(value)] = value
 
     def check_held(self, object: Any) -> None:
@@ -75,9 +75,10 @@ class Effects:
             raise Unsupported("following a weak reference to what a change of the frame's may have let go of")
 
     def _let_go(self) -> Iterator[Any]:
-        """Objects that changed containers held, and attributes and globals were, before."""
-        for value in self.held_before:
-            yield getattr(value, "object", None)
+        """Objects that changed containers held and do not hold any more, and what attributes and globals were."""
+        for container, content in self.held_before:
+            held = set(map(id, _objects_in(container)))
+            yield from (object for object in content if id(object) not in held)
         for value in self.changed.values():
             object = getattr(value, "object", None)
             names = [*getattr(value, "stores", ()), *(name for at, name in self.attributes if at == id(object))]
@@ -135,6 +136,11 @@ class Effects:
                 r.effect(f"{held}.pop({name!r}, None)")
             else:
                 r.effect(f"{held}[{name!r}] = {r.load(stored)}")
+
+
+def _objects_in(container: Value) -> list[Any]:
+    """The program's objects that a container holds as it stands."""
+    return [found for v in container.contents() if (found := getattr(v, "object", None)) is not None]
 
 
 def _is_changed(guard: Guard, source: Source, changed: dict[Source, Any]) -> bool:
