@@ -20,7 +20,7 @@ from turret.frames.trace_modes import home_of, is_replaced
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
 from turret.plugins.capture.interpreter.overrides import is_of_torch
-from turret.plugins.capture.interpreter.remembering import call_remembering
+from turret.plugins.capture.interpreter.remembering import call_of_cache, call_remembering
 from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
@@ -481,6 +481,9 @@ class Caller(Tracer):
         """A call of what stands around a function of Python; None where nothing does."""
         if isinstance(object, functools._lru_cache_wrapper):
             return call_remembering(self, object, args, kwargs)
+        owner = getattr(object, "__self__", None)
+        if isinstance(owner, functools._lru_cache_wrapper) and not args and not kwargs:
+            return call_of_cache(self, owner, object.__name__)
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         return None

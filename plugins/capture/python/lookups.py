@@ -43,6 +43,16 @@ def size_of_storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
+def counts_of_cache(function: Any) -> Any:
+    """``cache_info()`` of a function under ``functools.lru_cache``."""
+    return function.cache_info()
+
+
+def clear_cache(function: Any) -> None:
+    """Have a function under ``functools.lru_cache`` forget its results."""
+    function.cache_clear()
+
+
 def device_of_generator(generator: torch.Generator) -> torch.device:
     """The device that a generator draws for."""
     return generator.device
