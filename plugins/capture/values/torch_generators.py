@@ -70,7 +70,7 @@ class TorchGenerator(Value):
             assert self.object is not None and self.source is not None
             if self.object.device.type != "cpu":
                 raise Unsupported(f"a generator of {self.object.device}")
-            with unset_fake_temporarily():
+            with unset_fake_temporarily(), t.state.at_start():  # as the graph's inputs are found
                 found = self.object.get_state()
             self.held = t.wrap(found, CallSource(self.source, torch.Generator.get_state))
         return self.held

@@ -181,3 +181,47 @@ def test_checkpoints_and_transforms_leave_generators_to_python():
         Observed(program, fullgraph=True)(x, torch.Generator().manual_seed(1))
     found = [call(x, torch.Generator().manual_seed(1)) for call in (program, Observed(program))]
     assert_same(found[1], found[0])
+
+
+def in_a_block(generator):
+    with torch.inference_mode():
+        made = torch.Generator().manual_seed(1)
+        first = torch.rand(2, generator=generator) + torch.rand(2, generator=made)
+    return first * 1, torch.rand(2, generator=generator), torch.rand(2, generator=made)
+
+
+def kept_in_a_block(generator):
+    with torch.inference_mode():
+        state = generator.get_state()
+    torch.rand(2, generator=generator)
+    generator.set_state(state)
+    return torch.rand(2, generator=generator)
+
+
+@pytest.mark.parametrize("program", [in_a_block, kept_in_a_block, torch.inference_mode()(in_a_block)])
+def test_generators_draw_in_inference_mode_and_out_of_it(program):
+    observed, mine, theirs = Observed(program), torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    for _ in range(2):
+        assert_same(observed(mine), program(theirs))
+        assert torch.equal(mine.get_state(), theirs.get_state())
+    assert not observed.fallbacks
+
+
+def test_layers_that_are_alike_draw_from_their_generators_in_turn():
+    class Noisy(torch.nn.Module):
+        def __init__(self, generator):
+            super().__init__()
+            self.generator, self.one, self.two = generator, torch.nn.Linear(4, 4), torch.nn.ReLU()
+
+        def forward(self, x):
+            return self.two(self.one(x)) + torch.randn(4, generator=self.generator)
+
+    def network():
+        torch.manual_seed(1)
+        shared = torch.Generator().manual_seed(1)
+        return torch.nn.Sequential(*[Noisy(shared if n % 2 else torch.Generator().manual_seed(n)) for n in range(4)])
+
+    mine, theirs = network(), network()
+    observed = Observed(mine, fullgraph=True)
+    for _ in range(3):
+        assert_same(observed(X), theirs(X))
