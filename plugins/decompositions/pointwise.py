@@ -185,6 +185,14 @@ def bucketize(
     return aten.view.default(search(aten.view.default(x, [1]), boundaries, out_int32=out_int32, right=right), [])
 
 
+@decomposes("bucketize.Scalar")
+def bucketize_number(
+    x: float, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    """Torch's own makes a tensor of the number and reads it again; one that changes has to stay a number."""
+    return aten.searchsorted.Scalar(boundaries, x, out_int32=out_int32, right=right)
+
+
 @decomposes("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
 def xlogy(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
     return _times_logarithm(x, y, aten.log.default)

@@ -32,6 +32,9 @@ no generated kernel does.
     ``torch.get_rng_state``, ``torch.set_rng_state`` and ``torch.manual_seed`` in their place among the draws.  What is
     drawn beside them is drawn as eager does (``names_generator_state``): a seed drawn once, ahead of all, would know
     nothing of a state that was set since.
+
+``turret::seeded_state(seed) -> Tensor``
+    The state of a generator of the CPU that was given a seed; a function of the seed.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ _OF_THE_STATE = (torch.Tag.nondeterministic_seeded, torch.Tag.cudagraph_unsafe)
 _library.define("rng_state() -> Tensor", tags=_OF_THE_STATE)
 _library.define("set_rng_state(Tensor state) -> ()", tags=_OF_THE_STATE)
 _library.define("manual_seed(SymInt seed) -> ()", tags=_OF_THE_STATE)
+_library.define("seeded_state(SymInt seed) -> Tensor", tags=(torch.Tag.cudagraph_unsafe,))
 
 
 def philox(
@@ -175,6 +179,14 @@ def _manual_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _seeded_state(seed: int) -> torch.Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def _seeded_state_meta(seed: int) -> torch.Tensor:
+    return _rng_state_meta()
+
+
 def _no_result(argument: object) -> None:
     return None
 
@@ -190,12 +202,15 @@ torch.library.register_fake("turret::random", _random_meta, lib=_library)
 _library.impl("rng_state", _rng_state, "CompositeExplicitAutograd")
 _library.impl("set_rng_state", _set_rng_state, "CompositeExplicitAutograd")
 _library.impl("manual_seed", _manual_seed, "CompositeExplicitAutograd")
+_library.impl("seeded_state", _seeded_state, "CompositeExplicitAutograd")
 torch.library.register_fake("turret::rng_state", _rng_state_meta, lib=_library)
 torch.library.register_fake("turret::set_rng_state", _no_result, lib=_library)
 torch.library.register_fake("turret::manual_seed", _no_result, lib=_library)
+torch.library.register_fake("turret::seeded_state", _seeded_state_meta, lib=_library)
 
 seed = torch.ops.turret.seed.default
 random = torch.ops.turret.random.default
 rng_state = torch.ops.turret.rng_state.default
 set_rng_state = torch.ops.turret.set_rng_state.default
 manual_seed = torch.ops.turret.manual_seed.default
+seeded_state = torch.ops.turret.seeded_state.default

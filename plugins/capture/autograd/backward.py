@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource
+from turret.graph.gradient_hooks import has_hook
 from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
@@ -117,6 +118,8 @@ class _Backward:
         self.check_modes()
         self.leaves = self.reached() if t.is_none(inputs) else self.given(inputs)
         self.retained = [v for v in t.recorder.by_fake.values() if v.fake.retains_grad]
+        if any(has_hook(v.fake.grad_fn) for v in self.retained):  # autograd.grad gives what hooks are called with
+            raise Unsupported("a backward to a tensor that has hooks and retains its gradient")
         for leaf in self.leaves:
             self.check_leaf(leaf)
 

@@ -13,8 +13,9 @@ from turret.graph.ops.live_memory import say_live
 from turret.graph.wrapper_tensors import parts_of
 from turret.plugins.capture.autograd.later import RunsLater
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import FakeTensor
 from turret.torch_compat.modes import set_grad_enabled
@@ -43,10 +44,66 @@ class GradientHook:
 
 
 class Handle(Value):
-    """What ``register_hook`` returns; capture knows nothing to do with it."""
+    """What registering a hook returns: of a hook in the graph, which ``remove`` takes out of it again."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node = node
 
     def type(self) -> type:
         return torch.utils.hooks.RemovableHandle
+
+    def m_remove(self, t: Tracer) -> Value:
+        """The hook is as if it had never been; a backward in between has called it."""
+        if self.node not in self.node.graph.nodes:
+            return Constant(None)
+        if t.recorder.open_regions or any(n.target is torch.autograd.grad for n in self.node.graph.nodes):
+            raise Unsupported("removing a gradient hook beside a backward")
+        self.node.graph.erase_node(self.node)
+        return Constant(None)
+
+
+class LaterHandle(Handle):
+    """The same of a hook that is registered after the graph: where it is loaded, that is done."""
+
+    def __init__(self, register: Any, tensor: Tensor, hook: Value, earlier: list[LaterHandle]) -> None:
+        self.earlier = earlier
+        self.registering = LaterCall(register, [tensor, hook], result=self)
+        self.removed = False
+
+    def m_remove(self, t: Tracer) -> Value:
+        if self.registering in t.effects.later:
+            t.effects.later.remove(self.registering)
+        self.removed = True
+        return Constant(None)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        for handle in self.earlier:  # hooks of a tensor are called in the order in which they came
+            if not handle.removed:
+                r.load(handle)
+        name = r.assign(self.registering.expression(r))
+        if self.removed:
+            r.line(f"{name}.remove()")
+        return name
+
+
+def _register_later(t: Tracer, register: Any, tensor: Tensor, hook: Value) -> Value:
+    """Compiled code changes nothing in the history of a leaf: a hook may as well be registered after it."""
+    if not tensor.fake.is_leaf or type(tensor) is not Tensor or t.recorder.open_regions:
+        name = register.__name__
+        raise Unsupported(f"Tensor.{name} of a tensor that existed before and is no leaf, or wraps others")
+    earlier = [c.result for c in t.effects.later if isinstance(c.result, LaterHandle)]
+    handle = LaterHandle(register, tensor, hook, earlier)
+    t.effects.later.append(handle.registering)
+    t.blocks.refuse("a gradient hook of what existed before")
+    return handle
+
+
+@registry.tensor_method("register_post_accumulate_grad_hook")
+def register_post_accumulate_grad_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
+    """``tensor.register_post_accumulate_grad_hook(hook)``."""
+    if tensor.source is None or not tensor.fake.requires_grad:
+        raise Unsupported("Tensor.register_post_accumulate_grad_hook of what is no leaf from before")
+    return _register_later(t, torch.Tensor.register_post_accumulate_grad_hook, tensor, hook)
 
 
 @registry.tensor_method("register_hook")
@@ -56,12 +113,7 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
     if tensor.source is not None:
-        # Compiled code changes nothing in the history of a leaf: a hook may as well be registered after it.
-        if not fake.is_leaf or type(tensor) is not Tensor or t.recorder.open_regions:
-            raise Unsupported("Tensor.register_hook of a tensor that existed before and is no leaf, or wraps others")
-        t.effects.later.append((torch.Tensor.register_hook, [tensor, hook], {}))
-        t.blocks.refuse("a gradient hook of what existed before")
-        return Handle()
+        return _register_later(t, torch.Tensor.register_hook, tensor, hook)
     before, grad_mode = RunsLater(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
     set_grad_enabled(False)
@@ -76,10 +128,10 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     finally:
         set_grad_enabled(grad_mode)
     t.recorder.call_region(GradientHook(graph, written, t.recorder.label()), [node, *region.lifted])
-    return Handle()
+    return Handle(next(iter(reversed(t.recorder.graph.nodes))))
 
 
 def refuse_hooks_set_later(t: Tracer) -> None:
     """Of a backward inside the graph, which would call hooks that are registered after it."""
-    if any(function is torch.Tensor.register_hook for function, _, _ in t.effects.later):
+    if any(isinstance(call.result, LaterHandle) for call in t.effects.later):
         raise Unsupported("a backward in which a hook is called that the program registered on what existed before")

@@ -38,7 +38,8 @@ def apply(t: Tracer, /, cls: Value, *args: Value, **kwargs: Value) -> Value:
     context = t.call(t.wrap_known(polyfills.FunctionContext), [t.made(tuple(wanted))], {}).realize()
     assert isinstance(context, Instance)
     if not torch.is_grad_enabled() or not any(wanted):
-        return _own_results(t, context, values, _forward(t, cls, context, values, kwargs).realize())
+        result = _forward(t, cls, context, values, kwargs).realize()
+        return own_results(t, values, context.get_attr(t, "dirty").realize().unpack(t), result)
     if kwargs:
         raise Unsupported("an autograd.Function with keyword arguments", _HINT)
     return _Differentiated(t, cls, context, values).run()
@@ -53,10 +54,10 @@ def _forward(t: Tracer, cls: Value, context: Value, args: list[Value], kwargs: d
     return result
 
 
-def _own_results(t: Tracer, context: Value, args: list[Value], result: Value) -> Value:
+def own_results(t: Tracer, args: list[Value], written: list[Value], result: Value) -> Value:
     """What a call without gradients returns: an argument that is returned as it came is a tensor of its own, once each
-    time, but for one that was written to."""
-    dirty = [v.realize() for v in context.get_attr(t, "dirty").realize().unpack(t)]
+    time, but for one that was ``written`` to."""
+    dirty = [v.realize() for v in written]
 
     def own(value: Value) -> Value:
         value = value.realize()

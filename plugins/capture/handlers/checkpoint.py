@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.checkpoint import CheckpointPolicy, check_backward_validity
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.autograd import own_results
+from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Known, NestedFunction, Partial
@@ -33,11 +35,13 @@ def checkpoint(
     reentrant = use_reentrant is None or t.is_none(use_reentrant) or t.truth(use_reentrant)
     _check_transforms(t, reentrant)
     _check_can_be_saved(args)
-    if reentrant:
-        _check_reentrant(args)
     _check_nobody_hears(t)
     policy = kwargs.pop("context_fn", None)
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
+    if reentrant and (named or policy is not None):
+        raise Unsupported("a reentrant torch.utils.checkpoint with keyword arguments, which it refuses")
+    if reentrant and not (torch.is_grad_enabled() and _wants_gradients(args)):
+        return _unrecorded(t, function, list(args))
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
     outer, effects = t.recorder.tags, t.effects.count
@@ -72,11 +76,19 @@ def _check_can_be_saved(args: tuple[Value, ...]) -> None:
         raise Unsupported("torch.utils.checkpoint in inference mode with gradients on")
 
 
-def _check_reentrant(args: tuple[Value, ...]) -> None:
-    """The reentrant form, which is what eager takes where none is named, gives gradients only for its arguments'."""
-    found = [a.realize() for a in args]
-    if torch.is_grad_enabled() and not any(isinstance(v, Tensor) and v.fake.requires_grad for v in found):
-        raise Unsupported("a reentrant torch.utils.checkpoint none of whose arguments requires gradients")
+def _wants_gradients(args: tuple[Value, ...]) -> bool:
+    return any(isinstance(v, Tensor) and v.fake.requires_grad for v in (a.realize() for a in args))
+
+
+def _unrecorded(t: Tracer, function: Value, args: list[Value]) -> Value:
+    """The reentrant form, which gives gradients only for those of its arguments, where there are none to give.
+
+    It says so where gradients are on.  (It would where they are off, too: there it goes without saying.)
+    """
+    if torch.is_grad_enabled():
+        t.follow(t.wrap_known(check_backward_validity), [t.new_tuple(args)], {})
+    result = t.call(t.wrap_known(polyfills.call_without_gradients), [function, *args], {}).realize()
+    return own_results(t, [a.realize() for a in args], [], result)
 
 
 def _check_nobody_hears(t: Tracer) -> None:

@@ -1,56 +1,53 @@
-"""The state of torch's default generator, read and set in compiled code in its place among the draws."""
+"""Generators of torch's in compiled code, and the default one's state, in their place among the draws."""
 
 from __future__ import annotations
 
 import torch
 
 from turret.graph.ops import random_ops
-from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.torch_generators import (
+    TorchGenerator,
+    check_place,
+    checked_seed,
+    new_generator,
+    outside_generator,
+)
+
+registry.wrappers[torch.Generator] = outside_generator
 
 
-def _check_place(t: Tracer, name: str) -> None:
-    """Graphs inside of the graph may run again, on other sizes, or not at all."""
-    if t.recorder.open_regions or t.recorder.tags:
-        raise Unsupported(f"torch.{name} in a transformed or checkpointed function")
+def _default(t: Tracer) -> TorchGenerator:
+    found = t.wrap_known(torch.default_generator)
+    assert isinstance(found, TorchGenerator)
+    return found
+
+
+@registry.kind(torch.Generator)
+def generator(t: Tracer, device: Value | None = None) -> Value:
+    return new_generator(t, device)
 
 
 @registry.function(torch.random.get_rng_state)
 def get_rng_state(t: Tracer) -> Value:
-    _check_place(t, "get_rng_state")
-    return t.recorder.call(random_ops.rng_state, [], {})
+    return _default(t).m_get_state(t)
 
 
 @registry.function(torch.random.set_rng_state)
 def set_rng_state(t: Tracer, new_state: Value) -> Value:
-    """Of anything but a whole state eager says what is wrong."""
-    _check_place(t, "set_rng_state")
-    state = new_state.realize()
-    if not isinstance(state, Tensor) or not _is_whole_state(state.fake):
-        raise Unsupported(f"torch.set_rng_state of {state.describe()} that is no state of the generator")
-    return t.recorder.call(random_ops.set_rng_state, [state], {})
-
-
-def _is_whole_state(fake: torch.Tensor) -> bool:
-    kind = fake.dtype, fake.device
-    whole = kind == (torch.uint8, torch.default_generator.device) and fake.shape == (random_ops.STATE_SIZE,)
-    return whole and fake.is_contiguous()
+    _default(t).m_set_state(t, new_state)
+    return Constant(None)
 
 
 @registry.function(torch.random.manual_seed)
 def manual_seed(t: Tracer, seed: Value) -> Value:
-    _check_place(t, "manual_seed")
-    given = seed.realize()
-    if not isinstance(given, Symbolic):
-        number = given.constant() if given.is_constant() else None
-        if type(number) is not int or not -(2**63) <= number < 2**63:
-            raise Unsupported(f"torch.manual_seed of {given.describe()} that is no integer of 64 bits")
-        given = Constant(number)
+    """``torch.manual_seed``, of the generators of all devices."""
+    check_place(t, "torch.manual_seed")
+    given, default = checked_seed(t, seed), _default(t)
     t.recorder.call(random_ops.manual_seed, [given], {})
-    return t.wrap_known(torch.default_generator)
+    default.note_seed(t, given)
+    return default
 
 
 registry.named["torch._compile", "manual_seed"] = manual_seed  # the wrapper that it gets where Dynamo is imported

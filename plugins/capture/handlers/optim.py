@@ -62,9 +62,10 @@ def call_hidden(t: Tracer, function: Function, args: list[Value], kwargs: dict[s
 
 
 def _is_of_optimizer(function: types.FunctionType) -> bool:
-    """Whether a function that torch's compiler is kept from is ``zero_grad`` or the function of a step (``adam``)."""
+    """Whether a function that torch's compiler is kept from is a method of all optimizers (``add_param_group``), or
+    the function of a step (``adam``)."""
     is_step = function.__module__.startswith("torch.optim.") and function.__qualname__ == function.__name__
-    return is_step or function.__name__ == "zero_grad"
+    return is_step or function.__module__ == torch.optim.Optimizer.__module__
 
 
 _DISABLED: types.CodeType = disable_dynamo(lambda: None).__code__

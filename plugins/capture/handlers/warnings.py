@@ -6,6 +6,7 @@ import re
 import warnings
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
@@ -26,7 +27,7 @@ def warn(t: Tracer, /, message: Value, category: Value | None = None, *place: Va
     if not any(issubclass(cls, kind) and re.match(start, text, re.I) for level in t.ignored for kind, start in level):
         if t.state.records_warnings():
             raise Unsupported("a warning that the program records")
-        t.effects.later.append((warnings.warn, [Constant(text), t.wrap_known(cls)], {}))
+        t.effects.later.append(LaterCall(warnings.warn, [Constant(text), t.wrap_known(cls)]))
     return Constant(None)
 
 

@@ -20,7 +20,7 @@ from turret.frames.trace_modes import home_of, is_replaced
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
 from turret.plugins.capture.interpreter.overrides import is_of_torch
-from turret.plugins.capture.interpreter.remembering import call_remembering
+from turret.plugins.capture.interpreter.remembering import call_of_cache, call_remembering
 from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
@@ -217,8 +217,8 @@ class Caller(Tracer):
         """Record a call of a Python function of torch as one node of the graph."""
         self.finds_itself(object)
         receiver = args[0].realize() if args else None
-        if object.__qualname__.startswith("TensorBase.") and isinstance(receiver, Tensor):
-            return receiver.call_torchs(self, object.__name__, args[1:], kwargs)  # no module has it under its name
+        if object.__globals__["__name__"] == "torch._tensor" and isinstance(receiver, Tensor):
+            return receiver.call_torchs(self, object.__name__, args[1:], kwargs)
         return self.recorder.call(object, args, kwargs)
 
     def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -334,7 +334,7 @@ class Caller(Tracer):
         if is_namedtuple(kind):
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
-            return self.fold(kind, args, kwargs)
+            return self.member_of(kind, args, kwargs)
         if typing.is_typeddict(kind):
             return handled(registry.classes[dict], kind, self, args, kwargs)
         if issubclass(kind, torch.autograd.Function):
@@ -358,6 +358,12 @@ class Caller(Tracer):
             if method is not type.__dict__["__call__"]:
                 raise Unsupported(f"the metaclass {type(kind).__name__}")
         return self.instantiate(cls, args, kwargs)
+
+    def member_of(self, kind: enum.EnumMeta, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The member of an enumeration for a value; a class without members is one to derive another from."""
+        if not kind.__members__ and (len(args) > 1 or kwargs):
+            raise Unsupported("an enumeration made in compiled code")
+        return self.fold(kind, args, kwargs)
 
     def instantiate(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``type.__call__(cls, *args, **kwargs)``: what a metaclass does unless it says otherwise."""
@@ -475,6 +481,9 @@ class Caller(Tracer):
         """A call of what stands around a function of Python; None where nothing does."""
         if isinstance(object, functools._lru_cache_wrapper):
             return call_remembering(self, object, args, kwargs)
+        owner = getattr(object, "__self__", None)
+        if isinstance(owner, functools._lru_cache_wrapper) and not args and not kwargs:
+            return call_of_cache(self, owner, object.__name__)
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         return None

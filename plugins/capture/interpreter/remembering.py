@@ -7,15 +7,16 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from turret.frames.sources import BoundSource, CallSource
+from turret.frames.sources import BoundSource, CallSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.bytecode import decode
+from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import LocalFunction
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import Tuple
+from turret.plugins.capture.values.sequences import NamedTuple, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
@@ -30,6 +31,9 @@ def call_remembering(
     it again: whoever clears the cache gets another result.  Of anything else it is followed, once in a frame for the
     same arguments.
     """
+    if (object, _COUNTED) in t.remembered or _is_cleared(t, object):
+        raise Unsupported(f"a call of {object.__qualname__} after its counts were read, or its cache was cleared")
+    t.remembered[object, _CALLED] = Constant(None)
     given = [v.realize() for v in (*args, *kwargs.values())]
     outside = [v for v in given if not v.is_constant()]
     if not outside and t.trusted(object):
@@ -40,6 +44,41 @@ def call_remembering(
         make = _recalled if existed else _followed
         t.remembered[key] = make(t, object, args, kwargs, outside if existed else given)
     return t.remembered[key]
+
+
+_COUNTED, _CALLED = "counts were read", "was called"
+
+
+def _is_cleared(t: Tracer, object: functools._lru_cache_wrapper) -> bool:
+    clears = (call for call in t.effects.later if call.function is lookups.clear_cache)
+    return any(call.args[0].realize().constant() is object for call in clears)
+
+
+def call_of_cache(t: Tracer, object: functools._lru_cache_wrapper, name: str) -> Value | None:
+    """A call of a method of the function's own: ``cache_info()`` or ``cache_clear()``; None for others.
+
+    Counts are those in front of the call, and the cache is cleared behind it.  What a frame calls of the function is
+    counted by guards, too, and so neither is known beside it.
+    """
+    if name not in ("cache_info", "cache_clear"):
+        return None
+    if name == "cache_info":
+        if t.trusted(object) or (object, _CALLED) in t.remembered or _is_cleared(t, object):
+            raise Unsupported(f"{object.__qualname__}.cache_info() beside calls of the function")
+        counted = object, _COUNTED
+        if counted not in t.remembered:
+            found = object.cache_info()
+            source = CallSource(BoundSource(object.__qualname__, object), lookups.counts_of_cache)
+            hits, misses, current = (
+                t.recorder.int_input(number, ItemSource(source, place), is_int=True)
+                for place, number in ((0, found.hits), (1, found.misses), (3, found.currsize))
+            )
+            t.remembered[counted] = NamedTuple([hits, misses, Constant(found.maxsize), current], type(found))
+            t.blocks.refuse("what the cache of a function counted")
+        return t.remembered[counted]
+    t.effects.later.append(LaterCall(lookups.clear_cache, [t.wrap_known(object)]))
+    t.effects.count += 1
+    return Constant(None)
 
 
 def _called(t: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Value:

@@ -43,6 +43,31 @@ def size_of_storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
+def counts_of_cache(function: Any) -> Any:
+    """``cache_info()`` of a function under ``functools.lru_cache``."""
+    return function.cache_info()
+
+
+def clear_cache(function: Any) -> None:
+    """Have a function under ``functools.lru_cache`` forget its results."""
+    function.cache_clear()
+
+
+def device_of_generator(generator: torch.Generator) -> torch.device:
+    """The device that a generator draws for."""
+    return generator.device
+
+
+def is_default_generator(generator: torch.Generator) -> bool:
+    """Whether a generator is the default one of the CPU."""
+    return generator is torch.default_generator
+
+
+def generator_of(state: torch.Tensor) -> torch.Generator:
+    """A new generator of the CPU in a state."""
+    return torch.Generator().set_state(state)
+
+
 def name_of_method(function: Any) -> str | None:
     """The name of a bound method written in C; None of one that its object has not under that name: ``super`` gave it.
 

@@ -351,6 +351,12 @@ def call_graph_module(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> A
     return super(wrapped.cls, module).__call__(*args, **kwargs)
 
 
+def call_without_gradients(function: Any, *args: Any) -> Any:
+    """A call that autograd records nothing of."""
+    with torch.no_grad():
+        return function(*args)
+
+
 class Quiet:
     """``DisableTorchFunctionSubclass`` and ``DisableTorchFunction``: fewer answer for torch's functions."""
 

@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
 import torch
 
 from turret.frames.guards import Guard
@@ -14,6 +15,22 @@ from turret.frames.sources import DictSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Rebuilder, Value, existed
 from turret.plugins.capture.values.objects import held_by
+
+
+@attrs.define(eq=False)
+class LaterCall:
+    """A call that is made once, after the graph."""
+
+    function: Any
+    args: list[Value]
+    kwargs: dict[str, Value] = attrs.field(factory=dict)
+    result: Value | None = None
+    """Its result, where it has one: who loads that makes the call."""
+
+    def expression(self, r: Rebuilder) -> str:
+        """The call, of arguments that are loaded here."""
+        words = [*map(r.load, self.args), *(f"{k}={r.load(v)}" for k, v in self.kwargs.items())]
+        return f"{r.constant(self.function)}({', '.join(words)})"
 
 
 class Effects:
@@ -24,10 +41,10 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
         self.attributes: dict[tuple[int, str], Value] = {}
         self.class_changes = False
-        self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
-        """Calls that are made after the graph, in order: warnings."""
-        self.held_before: list[Value | None] = []
-        """What containers held that were changed since."""
+        self.later: list[LaterCall] = []
+        """Calls that are made after the graph, in order: warnings, hooks of leaves."""
+        self.held_before: list[tuple[Value, list[Any]]] = []
+        """Containers that were changed, and the objects that each held before."""
         self.count = 0
         """Changes so far."""
         self.watched: dict[int, Value] = {}
@@ -48,7 +65,7 @@ class Effects:
         if was_there or id(value) in self.watched:
             self.count += 1
         if was_there and id(value) not in self.changed:
-            self.held_before += value.contents()
+            self.held_before.append((value, _objects_in(value)))
             self.changed[id(value)] = value
 
     def check_held(self, object: Any) -> None:
@@ -58,9 +75,10 @@ class Effects:
             raise Unsupported("following a weak reference to what a change of the frame's may have let go of")
 
     def _let_go(self) -> Iterator[Any]:
-        """Objects that changed containers held, and attributes and globals were, before."""
-        for value in self.held_before:
-            yield getattr(value, "object", None)
+        """Objects that changed containers held and do not hold any more, and what attributes and globals were."""
+        for container, content in self.held_before:
+            held = set(map(id, _objects_in(container)))
+            yield from (object for object in content if id(object) not in held)
         for value in self.changed.values():
             object = getattr(value, "object", None)
             names = [*getattr(value, "stores", ()), *(name for at, name in self.attributes if at == id(object))]
@@ -105,9 +123,11 @@ class Effects:
 
     def write(self, r: Rebuilder) -> None:
         """Write the replay of everything."""
-        for function, args, kwargs in self.later:
-            words = [*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())]
-            r.effect(f"{r.constant(function)}({', '.join(words)})")
+        for call in self.later:
+            if call.result is None:
+                r.effect(call.expression(r))
+            else:
+                r.load(call.result)
         for value in list(self.changed.values()):
             value.replay(r)
         for (_, name), (scope, stored) in self.globals.items():
@@ -116,6 +136,11 @@ class Effects:
                 r.effect(f"{held}.pop({name!r}, None)")
             else:
                 r.effect(f"{held}[{name!r}] = {r.load(stored)}")
+
+
+def _objects_in(container: Value) -> list[Any]:
+    """The program's objects that a container holds as it stands."""
+    return [found for v in container.contents() if (found := getattr(v, "object", None)) is not None]
 
 
 def _is_changed(guard: Guard, source: Source, changed: dict[Source, Any]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +58,7 @@ from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
 from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
@@ -215,6 +218,7 @@ class GraphRecorder:
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""
         self.open_regions: list[Subgraph] = []
+        self._labels = itertools.count()
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
@@ -422,7 +426,7 @@ class GraphRecorder:
 
     def label(self) -> str:
         """What tells the next call from others of the graph, the same each time that the frame is captured."""
-        return f"call {len(self.root_graph.nodes)}"
+        return f"call {next(self._labels)}"
 
     def call_region(self, target: Any, inputs: Iterable[fx.Node]) -> Value:
         """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
@@ -468,6 +472,13 @@ class GraphRecorder:
         return contextlib.nullcontext()
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call, of the default generator set to the state of the one that is given."""
+        if "generator" in kwargs and isinstance(drawn_from := kwargs["generator"].realize(), TorchGenerator):
+            plain = {name: value for name, value in kwargs.items() if name != "generator"}
+            return drawn_from.draw(self.t, functools.partial(self._plain_call, op, target, args, plain))
+        return self._plain_call(op, target, args, kwargs)
+
+    def _plain_call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
         if "from" in kwargs:  # a word of Python, which the text of a graph cannot name an argument by
             args = [*args, *(kwargs[name] for name in ("from", "to") if name in kwargs)]

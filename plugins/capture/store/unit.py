@@ -111,10 +111,15 @@ def _answers(context: CompileContext, guards: tuple[Guard, ...], function: Any, 
 
 
 def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:
-    """The rebuilt code as a function, which the frame hook leaves alone."""
+    """The rebuilt code as a function, which the frame hook leaves alone.
+
+    What it calls may look at its frame: that has the name and the module of the frame that it stands for.
+    """
     name = f"<turret {function.__qualname__} {next(_numbers)}>"
+    scope["__name__"] = function.__globals__.get("__name__")
     exec(compile(text, name, "exec"), scope)
-    made = scope["compiled"]
+    made, code = scope["compiled"], function.__code__
+    made.__code__ = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     show_lines(made, text)
     frame_hook.load().mark(made.__code__, frame_hook.FrameKind.SKIP)
     return made

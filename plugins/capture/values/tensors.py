@@ -70,8 +70,8 @@ _MOST_READ = 1024
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
-        "register_post_accumulate_grad_hook", "data_ptr", "storage",
-        "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
+        "data_ptr", "storage", "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared",
+        "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
         "__setstate__",

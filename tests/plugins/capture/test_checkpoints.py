@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import pytest
 import torch
@@ -89,11 +90,42 @@ def test_a_selective_checkpoint_keeps_its_policy():
     assert graph.meta["_checkpoint_context_fn"] == CONTEXTS or graph.meta["_checkpoint_context_fn"].args
 
 
-def test_a_reentrant_checkpoint_without_gradient_of_its_arguments_is_eagers():
-    observed = Observed(PROGRAMS["reentrant"])
-    with pytest.warns(UserWarning, match="None of the inputs"):
-        assert not observed(torch.ones(3, 4)).requires_grad
-    assert "reentrant" in observed.breaks[0]
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_reentrant_checkpoint_without_gradient_of_its_arguments_is_eagers(fullgraph, gradients):
+    observed = Observed(PROGRAMS["reentrant"], fullgraph=fullgraph)
+    x = torch.ones(3, 4)
+    with torch.set_grad_enabled(gradients), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = observed(x)
+        torch.testing.assert_close(found, PROGRAMS["reentrant"](x))
+    assert not found.requires_grad
+    ours, eagers = said[:-1], said[-1]
+    assert [str(w.message) for w in ours] == [str(eagers.message)] * gradients
+    assert len(observed.breaks) == (gradients and not fullgraph)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_a_reentrant_checkpoint_returns_tensors_of_its_own_in_the_memory_of_its_arguments():
+    def program(x, w):
+        same, both = checkpoint(lambda v: (v, v * w), x, use_reentrant=True)
+        same.add_(1)
+        return same, same is x, both.requires_grad, torch.is_grad_enabled()
+
+    w = torch.ones(4, requires_grad=True)
+    for call in (program, Observed(program, fullgraph=True)):
+        x = torch.zeros(4)
+        found, *flags = call(x, w)
+        assert flags == [False, False, True] and found.data_ptr() == x.data_ptr() and x.sum() == 4
+
+
+def test_a_reentrant_checkpoint_refuses_keyword_arguments():
+    def program(x):
+        return checkpoint(lambda v, factor: v * factor, x, use_reentrant=True, factor=2)
+
+    for call in (program, Observed(program)):
+        with pytest.raises(ValueError, match="Unexpected keyword arguments"):
+            call(torch.ones(3, requires_grad=True))
 
 
 def test_a_traced_function_is_one_call():

@@ -57,3 +57,29 @@ def test_a_loss_of_no_elements_and_its_gradients_are_eagers(loss, reduction, sha
         outcomes.append((result.detach(), x.grad, target.grad))
     for one, other in zip(*outcomes, strict=True):
         torch.testing.assert_close(other, one, equal_nan=True)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    numbers=st.one_of(
+        st.lists(st.sampled_from((0.0, 1.0, 1.00000001, 2.5, 3.0, -7.0, float("inf"))), min_size=2, max_size=4),
+        st.lists(st.sampled_from((0, 1, 2, 3, 16777217, 2**40)), min_size=2, max_size=4),
+    ),
+    dtype=st.sampled_from((torch.float16, torch.float32, torch.float64, torch.int64)),
+    right=st.booleans(),
+    out_int32=st.booleans(),
+    length=st.sampled_from((0, 1, 5)),
+    read=st.booleans(),
+)
+def test_a_bucket_of_a_number_that_changes_is_found_in_the_graph(
+    numbers: list[float], dtype: torch.dtype, right: bool, out_int32: bool, length: int, read: bool
+) -> None:
+    def program(number: float | torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
+        given = number.item() if isinstance(number, torch.Tensor) else number
+        return torch.bucketize(given, boundaries, right=right, out_int32=out_int32) * 2
+
+    ends = torch.arange(2 * length).to(dtype)[::2]
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False, "on_error": "raise"})
+    for number in numbers:
+        given = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None) if read else number
+        torch.testing.assert_close(compiled(given, ends), program(given, ends), rtol=0, atol=0)

@@ -324,3 +324,21 @@ def test_a_write_to_memory_that_an_argument_shares_with_another_is_seen():
     fast = turret.compile(both, options={"cache": False})
     for shared in (False, True, False):
         assert_same(found(fast, shared), found(both, shared))
+
+
+def test_hooks_beside_one_that_was_removed_write_to_tensors_of_their_own():
+    def program(x, seen):
+        y = x * 2
+        first = y.register_hook(lambda g: None)
+        y.register_hook(lambda g: seen[0].add_(g))
+        first.remove()
+        y.register_hook(lambda g: seen[1].mul_(g))
+        return y * x
+
+    found = []
+    for run in (program, turret.compile(program)):
+        x, seen = torch.arange(3.0).requires_grad_(), [torch.ones(3), torch.full((3,), 5.0)]
+        run(x, seen).sum().backward()
+        found.append([x.grad, *seen])
+    for expected, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, expected)

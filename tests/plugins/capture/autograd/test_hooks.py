@@ -193,3 +193,103 @@ def test_a_backward_that_would_call_such_a_hook_is_left_to_python():
         assert_same(observed(torch.ones(2, requires_grad=True)), torch.full((2,), 14.0))
     with pytest.raises(CaptureError, match="hook"):
         Observed(program, fullgraph=True)(torch.ones(2, requires_grad=True))
+
+
+def removed_at_once(x):
+    y = x * 2
+    handle = y.register_hook(lambda gradient: gradient * 100)
+    y.register_hook(lambda gradient: gradient + 1)
+    handle.remove()
+    handle.remove()
+    return y * 3
+
+
+def of_an_argument_removed_at_once(x):
+    x.register_hook(lambda gradient: gradient * 100).remove()
+    return x * 3
+
+
+@pytest.mark.parametrize("program", [removed_at_once, of_an_argument_removed_at_once])
+def test_a_hook_that_is_removed_is_not_called(program):
+    found = []
+    for call in (program, Observed(program, fullgraph=True), turret.compile(program, options=OPTIONS, fullgraph=True)):
+        x = torch.ones(3, requires_grad=True)
+        call(x).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1:], [found[0]] * 2)
+
+
+REGISTER = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+
+
+@given(st.lists(st.tuples(st.sampled_from(REGISTER), st.sampled_from(["kept", "removed", "handed out"])), max_size=4))
+@settings(max_examples=15, deadline=None)
+def test_hooks_of_arguments_are_called_after_the_call_in_their_order(steps):
+    called, scale = [], 3
+
+    def hook(number, value):
+        called.append((number, value.requires_grad))
+
+    def program(x):
+        handles = []
+        for number, (register, what) in enumerate(steps):
+            handle = register(x, functools.partial(hook, number))
+            if what == "removed":
+                handle.remove()
+            elif what == "handed out":
+                handles.append(handle)
+        return x * scale, handles
+
+    observed = Observed(program, fullgraph=True)
+    found = []
+    for call in (program, observed):
+        called.clear()
+        x = torch.ones(3, requires_grad=True)
+        result, handles = call(x)
+        result.sum().backward(retain_graph=True)
+        for handle in handles:
+            handle.remove()
+        result.sum().backward()
+        found.append((list(called), x.grad))
+    torch.testing.assert_close(found[1][1], found[0][1])
+    assert found[1][0] == found[0][0]
+
+
+def test_a_hook_behind_the_accumulation_needs_a_leaf():
+    def program(x):
+        (x * 2).register_post_accumulate_grad_hook(lambda v: None)
+
+    x = torch.ones(3, requires_grad=True)
+    for call in (program, Observed(program)):
+        with pytest.raises(RuntimeError, match="post accumulate grad hooks"):
+            call(x)
+
+
+def test_methods_of_autograd_may_be_called_through_the_class():
+    def program(x):
+        y = x * 2
+        torch.Tensor.register_hook(y, lambda gradient: gradient * 3)
+        z = y + 1
+        torch.Tensor.retain_grad(z)
+        torch.Tensor.backward(z.sum())
+        return x.grad, z.grad
+
+    assert_same(
+        Observed(program, fullgraph=True)(torch.ones(3, requires_grad=True)),
+        program(torch.ones(3, requires_grad=True)),
+    )
+
+
+@pytest.mark.parametrize("retained_first", [False, True])
+def test_a_gradient_is_retained_as_the_hooks_leave_it(retained_first):
+    def program(x):
+        y = x * 2
+        if retained_first:
+            y.retain_grad()
+        y.register_hook(lambda gradient: gradient * 3)
+        y.retain_grad()
+        y.sum().backward()
+        return x.grad, y.grad
+
+    x, same = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    assert_same(Observed(program)(x), program(same))

@@ -387,3 +387,31 @@ def test_containers_nested_as_deeply_as_calls_may_be_end_no_process(kind):
         return x + 1, shown
 
     assert_same(Observed(program)(X), program(X))
+
+
+@pytest.mark.parametrize(
+    "text", ["1 + 2", " [1, (2, 3)][1][0] * 3", "{'a': [1, 2]}", "[]", "-2.5 ** 2", "'a' 'b'", "1 / 0"]
+)
+def test_an_expression_of_literals_is_evaluated_in_the_graph(text):
+    def program(x):
+        try:
+            return x + 1, eval(text)
+        except ZeroDivisionError as error:
+            return x + 1, str(error)
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert_same(observed(X), program(X))
+    found = observed(X)[1]
+    assert type(found) is not list or observed(X)[1] is not found
+
+
+@pytest.mark.parametrize("text", ["x", "len('a')", "[n for n in (1, 2)]", "(lambda: 1)()", "1 +", "print()"])
+def test_other_expressions_are_left_to_python(text):
+    def program(x):
+        try:
+            return x + 1, eval(text)
+        except SyntaxError:
+            return x + 2
+
+    assert_same(Observed(program)(X), program(X))

@@ -222,3 +222,60 @@ def test_changes_that_let_go_of_other_things_leave_a_reference_in_the_graph():
     observed = Observed(program, fullgraph=True)
     assert_same(observed(X), X * 3)
     assert owner.factor == 2 and told == [1, 2]
+
+
+_KEEPS = (
+    "items.append(y)", "items.extend([1, y])", "items.insert(0, 5)", "items += [y]", "items[1] = 7", "items.pop(1)",
+    "table['new'] = y", "table.update(other=1)", "table.pop('b')", "table['a'] = table['a']", "among.add(4)",
+    "queue.appendleft(y)", "queue.popleft()", "items.append(items.pop(0))", "table.setdefault('c', 3)",
+)  # fmt: skip
+_DROPS = (
+    "items.pop(0)", "items.clear()", "items[0] = 1", "del table['a']", "table['a'] = 5", "table.clear()",
+    "among.clear()", "queue.pop()", "del items[:1]",
+)  # fmt: skip
+
+
+def _changes(steps, held):
+    body = "\n ".join(["def program(x, items, table, among, queue, reference):", "y = x * 2", *steps])
+    scope = {}
+    exec(f"{body}\n found = reference()\n return y if found is None else y * found.factor", scope)
+
+    def run(call):
+        entry = Entry(3)
+        items, table, among, queue = [0, 1], {"b": 1}, {1}, collections.deque([0])
+        if "items" in held:
+            items[0] = entry
+        if "table" in held:
+            table["a"] = entry
+        else:
+            table["a"] = 2
+        if "among" in held:
+            among.add(entry)
+        if "queue" in held:
+            queue.append(entry)
+        reference = weakref.ref(entry)
+        del entry
+        return outcome(call, (X, items, table, among, queue, reference), {}), len(items), list(table), len(queue)
+
+    return scope["program"], run
+
+
+@given(
+    st.lists(st.sampled_from(_KEEPS), min_size=1, max_size=4),
+    st.lists(st.sampled_from(_DROPS), max_size=2),
+    st.sets(st.sampled_from(["items", "table", "among", "queue"]), min_size=1),
+)
+@settings(max_examples=40, deadline=None)
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_becomes_of_its_containers_a_referent_lives_as_long_as_eagers(keeps, drops, held):
+    program, run = _changes([*keeps, *drops], held)
+    observed = Observed(program)
+    for _ in range(2):
+        assert_same(run(observed), run(program))
+
+
+@pytest.mark.parametrize("step", _KEEPS)
+def test_changes_that_leave_a_referent_where_it_is_leave_its_reference_in_the_graph(step):
+    program, run = _changes([step], {"items", "table", "among", "queue"})
+    observed = Observed(program, fullgraph=True)
+    assert_same(run(observed), run(program))

@@ -1,0 +1,138 @@
+"""``sys._getframe`` and ``globals``: compiled code has other frames than the program, so these are answered here.
+
+A break that made such a call for real would find the compiled code's own frame.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.facts.fingerprints import TRUSTED_ROOTS
+from turret.plugins.capture.python import resume
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
+
+
+class FrameObject(Value):
+    """A frame that is under way, ``depth`` of them behind the root."""
+
+    def __init__(self, frame: Any, depth: int) -> None:
+        self.frame, self.depth = frame, depth
+
+    def type(self) -> type:
+        return types.FrameType
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        under_way = t.call_stack.frames
+        if self.depth >= len(under_way) or under_way[self.depth] is not self.frame:
+            raise Unsupported("a frame that has returned", step=NOWHERE)
+        if name == "f_code" and not resume.is_resume(self.frame.code):
+            return t.wrap_known(self.frame.code)
+        if name == "f_lineno":
+            return Constant(self.frame.line())
+        if name == "f_globals":
+            return _globals_of(t, self.frame)
+        if name == "f_back":
+            return _caller(t, self.depth)
+        raise Unsupported(f"attribute {name!r} of a frame", step=NOWHERE)
+
+    def truth(self, t: Tracer) -> bool:
+        return True
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        raise Unsupported("a comparison of frames", step=NOWHERE)
+
+
+def _caller(t: Tracer, depth: int) -> Value:
+    """The frame that called the one at ``depth``.
+
+    What calls a function of the program may be something of torch's that capture does without following it; whatever
+    calls the standard library's own is followed.
+    """
+    root = str(t.call_stack.frames[depth].scope.get("__name__")).partition(".")[0]
+    if depth == 0 or root not in TRUSTED_ROOTS or root in ("torch", "turret"):
+        raise Unsupported("the frame of a caller", step=NOWHERE)
+    return FrameObject(t.call_stack.frames[depth - 1], depth - 1)
+
+
+@registry.function(sys._getframe)
+def get_frame(t: Tracer, number: Value | None = None) -> Value:
+    depth = len(t.call_stack.frames) - 1
+    found: Value = FrameObject(t.call_stack.frames[depth], depth)
+    for _ in range(0 if number is None else t.int_of(number)):
+        assert isinstance(found, FrameObject)
+        found = _caller(t, found.depth)
+    return found
+
+
+class Globals(Value):
+    """The global variables of a frame, as the dict that they are in."""
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+
+    def type(self) -> type:
+        return dict
+
+    def name(self, t: Tracer, key: Value) -> str:
+        name = t.constant_of(key)
+        if not isinstance(name, str):
+            raise Unsupported("a key of globals() that is no text")
+        return name
+
+    def find(self, t: Tracer, key: Value) -> Value | None:
+        """The variable of a name, or None."""
+        name, scope = self.name(t, key), self.frame.scope
+        stored = t.effects.global_value(scope, name)
+        if stored is not None or t.effects.global_deleted(scope, name):
+            return stored
+        if name in scope:
+            return t.namespaces.member(scope, self.frame.scope_source, name)
+        t.guards.take("NO_KEY", self.frame.scope_source, name)
+        return None
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return Constant(self.find(t, item) is not None)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        found = self.find(t, key)
+        if found is None:
+            raise t.raised(KeyError, key)
+        return found
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        t.effects.set_global(self.frame.scope, self.name(t, key), value)
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        self.get_item(t, key)
+        t.effects.set_global(self.frame.scope, self.name(t, key), None)
+
+    def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        return self.find(t, key) or default or Constant(None)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        raise Unsupported("a comparison of globals()")
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.frame.scope_source)
+
+    def describe(self) -> str:
+        return "globals()"
+
+
+@registry.function(globals)
+def global_variables(t: Tracer) -> Value:
+    return _globals_of(t, t.call_stack.frames[-1])
+
+
+def _globals_of(t: Tracer, frame: Any) -> Value:
+    """The same value for the same dict."""
+    if id(frame.scope) not in t.objects:
+        t.remember(frame.scope, Globals(frame))
+    found = t.objects[id(frame.scope)]
+    if not isinstance(found, Globals):
+        raise Unsupported("globals() beside another way to the dict")
+    return found

@@ -1,0 +1,142 @@
+"""What a program reads of its frames and global variables is what it reads as Python, in the graph and around a break."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import inspect
+import sys
+import typing
+
+import pytest
+import torch
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
+from turret.errors import CaptureError
+
+X = torch.arange(4.0)
+FACTOR = 3
+
+
+def own_frame(x):
+    here = sys._getframe()
+    return x + 1, here.f_code.co_name, inspect.currentframe().f_code.co_name, here.f_globals["__name__"]
+
+
+def of_a_helper(x):
+    return x + 1, _names()
+
+
+def _names():
+    return sys._getframe(0).f_code.co_name, inspect.currentframe().f_lineno
+
+
+def in_a_loop(x):
+    return x + 1, [sys._getframe().f_lineno for _ in range(2)]
+
+
+def makes_a_type(x):
+    return x + 1, typing.TypeVar("T").__module__, collections.namedtuple("Pair", "one two").__module__
+
+
+def reads_globals(x):
+    return x * globals()["FACTOR"], "FACTOR" in globals(), globals().get("missing", 4), globals() is globals()
+
+
+def asks_for_what_is_missing(x):
+    try:
+        return globals()["missing"]
+    except KeyError as error:
+        return x + 1, error.args
+
+
+def sets_globals(x):
+    globals()["FACTOR"] = FACTOR + 1
+    globals()["new"] = 5
+    result = x * FACTOR + new  # noqa: F821
+    del globals()["new"]
+    globals()["FACTOR"] = 3
+    return result
+
+
+WHOLE = [own_frame, of_a_helper, in_a_loop, makes_a_type, reads_globals, asks_for_what_is_missing, sets_globals]
+
+
+@pytest.mark.parametrize("program", WHOLE)
+def test_frames_and_globals_are_read_in_one_graph(program):
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert_same(observed(X), program(X))
+    assert "new" not in globals() and FACTOR == 3
+
+
+def callers_name(x):
+    return x + 1, _caller()
+
+
+def _caller():
+    return sys._getframe(1).f_code.co_name
+
+
+def own_variables(x):
+    return x + 1, sys._getframe().f_locals["x"] is x
+
+
+def frame_across_a_break(x):
+    here = sys._getframe()
+    print(end="")
+    return x + 1, here.f_code.co_name
+
+
+def after_a_break(x):
+    y = x + 1
+    print(end="")
+    return y, sys._getframe().f_code.co_name, sys._getframe().f_lineno
+
+
+def from_a_function_with_a_break(x):
+    return x + 1, _caller_after_a_break()
+
+
+def _caller_after_a_break():
+    print(end="")
+    caller = sys._getframe(1)
+    return caller.f_code.co_name, caller.f_globals["__name__"]
+
+
+def whole_stack(x):
+    return x + 1, inspect.stack()[0].function
+
+
+def class_behind_a_break(x):
+    made = type("Made", (), {"factor": 2})
+    return x * made().factor, made.__module__
+
+
+def new_enumeration(x):
+    made = enum.Enum("Made", "ONE TWO")
+    return x * made.TWO.value, made.__module__
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        callers_name, own_variables, frame_across_a_break, after_a_break, from_a_function_with_a_break, whole_stack,
+        class_behind_a_break, new_enumeration,
+    ],
+)  # fmt: skip
+def test_compiled_code_is_not_what_the_program_finds(program):
+    observed = Observed(program)
+    for _ in range(2):
+        assert_same(observed(X), program(X))
+    with pytest.raises(CaptureError):
+        Observed(program, fullgraph=True)(X)
+
+
+def test_an_enumeration_is_another_one_in_each_call():
+    def program(x):
+        made = enum.Enum("Made", "ONE TWO")
+        return x + 1, made.ONE
+
+    observed = Observed(program)
+    assert observed(X)[1] is not observed(X)[1]
