@@ -13,6 +13,7 @@ import torch
 
 from turret.frames.sources import BoundSource, CallSource, Source
 from turret.graph.ops import random_ops
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
@@ -56,7 +57,7 @@ class TorchGenerator(Value):
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "device":
-            return Constant(torch.device("cpu") if self.object is None else self.object.device)
+            return Constant(HOST if self.object is None else self.object.device)
         return super().get_attr(t, name)
 
     # The state.
@@ -68,7 +69,7 @@ class TorchGenerator(Value):
             return t.recorder.call(random_ops.rng_state, [], {})
         if self.held is None:
             assert self.object is not None and self.source is not None
-            if self.object.device.type != "cpu":
+            if self.object.device.type != HOST.type:
                 raise Unsupported(f"a generator of {self.object.device}")
             with unset_fake_temporarily(), t.state.at_start():  # as the graph's inputs are found
                 found = self.object.get_state()
@@ -95,7 +96,7 @@ class TorchGenerator(Value):
             result = record()
         except Raised as error:
             raise Unsupported("a draw from a generator that raises") from error
-        if not isinstance(result, Tensor) or result.fake.device.type != "cpu":
+        if not isinstance(result, Tensor) or result.fake.device.type != HOST.type:
             raise Unsupported(f"{result.describe()} drawn from a generator of the CPU")
         self.move_to(t, t.recorder.call(random_ops.rng_state, [], {}))
         t.recorder.call(random_ops.set_rng_state, [outer], {})
@@ -174,7 +175,7 @@ def _is_whole_state(fake: torch.Tensor) -> bool:
 
 def new_generator(t: Tracer, device: Value | None) -> Value:
     """``torch.Generator(device)``."""
-    if device is not None and torch.device(t.constant_of(device)).type != "cpu":
+    if device is not None and torch.device(t.constant_of(device)).type != HOST.type:
         raise Unsupported("a generator of another device than the CPU made in compiled code")
     check_place(t, "a generator")
     seed = Constant(_FIRST_SEED)
