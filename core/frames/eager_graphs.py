@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.frames.trace_modes import SETTERS, mode_values
 from turret.torch_compat.autograd import set_version_counters
 from turret.torch_compat.dispatch import TorchDispatchMode, has_storage
@@ -59,7 +60,10 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
         except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
-            note_writes(error, not kept.put_back(watch.wrote()))
+            wrote = watch.wrote()
+            # What a hook on saved tensors raises ends a recomputation that the program asked for: its writes stay.
+            undone = isinstance(error, Exception) and not raised_by_hook(error) and kept.put_back(wrote)
+            note_writes(error, bool(wrote) and not undone)
             raise
 
     return run

@@ -124,8 +124,9 @@ def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     frame = sys._getframe() if role != "backward" else None
     while frame is not None:
         found = _UNIT.fullmatch(frame.f_code.co_filename)
-        if found and frame.f_code.co_name == "compiled":
-            _titles[context] = found[1].rpartition(".")[2]
+        name = found[1].rpartition(".")[2] if found else None
+        if name == frame.f_code.co_name:
+            _titles[context] = name
             break
         frame = frame.f_back
     title = _titles.get(context)

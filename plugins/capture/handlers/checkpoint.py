@@ -6,8 +6,10 @@ import functools
 import types
 from typing import Any
 
+import attrs
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy, check_backward_validity
 
 from turret.plugins.capture.errors import Unsupported
@@ -44,16 +46,62 @@ def checkpoint(
         return _unrecorded(t, function, list(args))
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer, effects = t.recorder.tags, t.effects.count
+    outer, before = t.recorder.tags, _Changes.now(t)
     t.recorder.regions += 1
     t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
     try:
         result = t.call(function, list(args), named)
     finally:
         t.recorder.tags = outer
-    if t.effects.count != effects and torch.is_grad_enabled():
-        raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
+    if torch.is_grad_enabled():
+        before.refuse_others(t)
+        _keep_what_is_saved(t, result)
     return result
+
+
+@attrs.frozen
+class _Changes:
+    """What the frame has changed so far: side effects, and writes to tensors from before by inputs of the graph."""
+
+    effects: int
+    writes: dict[fx.Node, int]
+
+    @classmethod
+    def now(cls, t: Tracer) -> _Changes:
+        given = [i for i in t.recorder.inputs if isinstance(i.example, torch.Tensor)]
+        return cls(t.effects.count, {i.node: t.recorder.versions.of(i.example) for i in given})
+
+    def refuse_others(self, t: Tracer) -> None:
+        """Refuse what a checkpointed function has changed meanwhile."""
+        now = self.now(t)
+        if now.effects != self.effects:
+            raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
+        if any(count != self.writes.get(node, 0) for node, count in now.writes.items()):
+            raise Unsupported(
+                "torch.utils.checkpoint of a function that writes to tensors from before: the backward, too"
+            )
+
+
+def _keep_what_is_saved(t: Tracer, result: Value) -> None:
+    """Refuse writes to results that operations save for their backward.
+
+    In eager these are computed again, so that the program may write to them; in a graph that runs eagerly they are not.
+    """
+    for value in flatten(t, result)[0]:
+        held = value.realize()
+        if isinstance(held, Tensor) and _is_saved(held.fake):
+            t.recorder.versions.keep("the backward of a checkpointed function", held.fake)
+
+
+def _is_saved(fake: torch.Tensor) -> bool:
+    """Whether the operation that made a tensor, or the one that it is a view of, keeps it for its backward."""
+    made = [tensor.grad_fn for tensor in (fake, fake._base) if tensor is not None]
+    saved = [getattr(node, name) for node in made for name in dir(node) if name.startswith("_saved_")]
+    return any(isinstance(v, torch.Tensor) and _share(v, fake) for v in saved)
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _check_transforms(t: Tracer, reentrant: bool) -> None:
@@ -154,12 +202,13 @@ def create_contexts(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 
 def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:
-    effects = t.effects.count
+    before = _Changes.now(t)
     with t.recorder.region() as region:
         leaves, structure = flatten(t, t.call(function, args, kwargs))
         values = [v.realize() for v in leaves]
-        if not all(isinstance(v, Tensor) for v in values) or t.effects.count != effects:
-            raise Unsupported("a selective checkpoint with side effects, or with results that are no tensors")
+        if not all(isinstance(v, Tensor) for v in values):
+            raise Unsupported("a selective checkpoint with results that are no tensors")
+        before.refuse_others(t)
         graph = region.close([t.recorder.argument(v)[0] for v in values])
     graph.meta["_checkpoint_context_fn"] = context_fn
     lifted = list(region.lifted)
