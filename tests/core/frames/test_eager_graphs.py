@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +58,17 @@ def test_tensors_of_inference_mode_are_put_back(told: bool) -> None:
         with pytest.raises(RuntimeError) as found:
             eagerly(graph_of(["add", "a part"], told))(x, y)
     assert left_no_writes(found.value) == told == (x.tolist() == y.tolist() == [0, 1, 2, 3])
+
+
+def test_what_a_recomputation_wrote_before_it_ended_early_stays() -> None:
+    """Eager checkpoints end the second run of a function by an error of a hook, once all is there that they need."""
+    graph = torch.fx.Graph()
+    x, total = graph.placeholder("x"), graph.placeholder("total")
+    total.meta["written"] = True
+    doubled = graph.call_function(torch.mul, (x, 2))
+    graph.call_method("add_", (total, 1))
+    graph.output((graph.call_function(torch.sin, (doubled,)),))
+    run = eagerly(torch.fx.GraphModule(torch.nn.Module(), graph))
+    total, x = torch.zeros(()), torch.ones(3, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(lambda v: run(v, total)[0], x, use_reentrant=False).sum().backward()
+    assert total.item() == 2
