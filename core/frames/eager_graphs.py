@@ -41,11 +41,11 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
     made what they were before the graph, and so are the inputs that it writes to, as far as that can be done.  An error
     is marked where inputs are as they were (``left_no_writes``).
     """
-    nodes = module.graph.find_nodes(op="call_function", target=getattr)
     # A graph module, called, writes of an error to stderr, which is the program's to see.
     call = module.forward if call is None else call
-    hides_writes = any(node.args[1] == "data" for node in nodes)
-    sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
+    functions = [node for node in module.graph.nodes if node.op == "call_function"]
+    hides_writes = any(node.target is getattr and node.args[1] == "data" for node in functions)
+    sets_modes = any(node.target in SETTERS for node in functions)
     inputs = module.graph.find_nodes(op="placeholder")
     written = [n for n, node in enumerate(inputs) if node.meta.get("written")]
 
@@ -60,10 +60,7 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
         except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
-            wrote = watch.wrote()
-            # What a hook on saved tensors raises ends a recomputation that the program asked for: its writes stay.
-            undone = isinstance(error, Exception) and not raised_by_hook(error) and kept.put_back(wrote)
-            note_writes(error, bool(wrote) and not undone)
+            note_writes(error, not kept.is_undone(watch.wrote(), error))
             raise
 
     return run
@@ -78,13 +75,22 @@ class _Kept:
         small = sum(storage.nbytes() for storage in memory.values()) <= LIMIT
         self._copies = {name: (storage, storage.clone()) for name, storage in memory.items()} if small else {}
 
+    def is_undone(self, wrote: set[int | None], error: BaseException) -> bool:
+        """Whether nothing is left of writes to the memory in ``wrote``, which are undone after ``error``, if they can.
+
+        What a hook on saved tensors raises ends a recomputation that the program asked for: its writes stay.
+        """
+        if not wrote:
+            return True
+        return isinstance(error, Exception) and not raised_by_hook(error) and self.put_back(wrote)
+
     def put_back(self, wrote: set[int | None]) -> bool:
         """Make the tensors what they were, of which the memory in ``wrote`` was written to; whether that can be done.
 
         It cannot where there is no copy, or where autograd has learned of the write.
         """
         if not wrote <= self._copies.keys() or any(_state(v) != state for v, state, _ in self._states):
-            return not wrote
+            return False
         with torch.no_grad():
             for name in wrote:
                 storage, copy = self._copies[name]

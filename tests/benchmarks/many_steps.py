@@ -342,7 +342,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pad-to", type=numbers, default=[], help="lengths that the program pads batches to")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    torch.backends.cudnn.allow_tf32 = options.dtype != "float32"  # convolutions as exact as products
     models = list(device_models.MODELS) if options.models == "all" else options.models.split(",")
     jobs = [(model, kind) for model in models for kind in options.kinds.split(",")]
     jobs = [
@@ -350,7 +349,10 @@ def main(arguments: list[str] | None = None) -> int:
     ]  # which nobody trains are called, whatever kinds are asked for
     results: list[Result] = []
     for model, kind in dict.fromkeys(jobs):
-        results += (found := run(model, kind, options))
+        with torch.backends.cudnn.flags(
+            enabled=True, allow_tf32=options.dtype != "float32"
+        ):  # convolutions as exact as products
+            results += (found := run(model, kind, options))
         print(report(found), file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps([attrs.asdict(r) for r in results], indent=1))
