@@ -217,8 +217,8 @@ class Caller(Tracer):
         """Record a call of a Python function of torch as one node of the graph."""
         self.finds_itself(object)
         receiver = args[0].realize() if args else None
-        is_method = object.__globals__["__name__"] == "torch._tensor" and isinstance(receiver, Tensor)
-        if is_method and not is_replaced(object):  # else its name leads to what a program has put in its place
+        is_method = object.__globals__["__name__"] == "torch._tensor" and not is_replaced(object)
+        if is_method and isinstance(receiver, Tensor):  # what is replaced has another's name
             return receiver.call_torchs(self, object.__name__, args[1:], kwargs)
         return self.recorder.call(object, args, kwargs)
 
