@@ -82,9 +82,9 @@ class _Kept:
         """
         if not wrote:
             return True
-        return isinstance(error, Exception) and not raised_by_hook(error) and self.put_back(wrote)
+        return isinstance(error, Exception) and not raised_by_hook(error) and self._put_back(wrote)
 
-    def put_back(self, wrote: set[int | None]) -> bool:
+    def _put_back(self, wrote: set[int | None]) -> bool:
         """Make the tensors what they were, of which the memory in ``wrote`` was written to; whether that can be done.
 
         It cannot where there is no copy, or where autograd has learned of the write.

@@ -14,6 +14,7 @@ from turret.plugins.capture.facts.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.mappings import DictByKey
 
 
 class FrameObject(Value):
@@ -68,14 +69,11 @@ def get_frame(t: Tracer, number: Value | None = None) -> Value:
     return found
 
 
-class Globals(Value):
+class Globals(DictByKey):
     """The global variables of a frame, as the dict that they are in."""
 
     def __init__(self, frame: Any) -> None:
         self.frame = frame
-
-    def type(self) -> type:
-        return dict
 
     def name(self, t: Tracer, key: Value) -> str:
         name = t.constant_of(key)
@@ -84,7 +82,6 @@ class Globals(Value):
         return name
 
     def find(self, t: Tracer, key: Value) -> Value | None:
-        """The variable of a name, or None."""
         name, scope = self.name(t, key), self.frame.scope
         stored = t.effects.global_value(scope, name)
         if stored is not None or t.effects.global_deleted(scope, name):
@@ -94,24 +91,12 @@ class Globals(Value):
         t.guards.take("NO_KEY", self.frame.scope_source, name)
         return None
 
-    def contains(self, t: Tracer, item: Value) -> Value:
-        return Constant(self.find(t, item) is not None)
-
-    def get_item(self, t: Tracer, key: Value) -> Value:
-        found = self.find(t, key)
-        if found is None:
-            raise t.raised(KeyError, key)
-        return found
-
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         t.effects.set_global(self.frame.scope, self.name(t, key), value)
 
     def del_item(self, t: Tracer, key: Value) -> None:
         self.get_item(t, key)
         t.effects.set_global(self.frame.scope, self.name(t, key), None)
-
-    def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
-        return self.find(t, key) or default or Constant(None)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         raise Unsupported("a comparison of globals()")

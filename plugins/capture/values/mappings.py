@@ -417,22 +417,15 @@ class MappingProxy(Dict):
         return r.assign(f"{r.constant(types.MappingProxyType)}({r.load(self.owner)})")
 
 
-class LoadedModules(Value):
-    """``sys.modules``: each answer is assumed, and nothing of the other modules."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
+class DictByKey(Value):
+    """A dict of the interpreter's or a module's own, each answer of which is assumed by itself."""
 
     def type(self) -> type:
         return dict
 
-    def find(self, t: Tracer, name: Value) -> Value | None:
-        """The module of a name, or None."""
-        text = t.constant_of(name)
-        if text not in sys.modules:
-            t.guards.take("NO_KEY", self.source, text)  # type: ignore[arg-type]
-            return None
-        return t.wrap(sys.modules[text], ItemSource(self.source, text))  # type: ignore[arg-type]
+    def find(self, t: Tracer, key: Value) -> Value | None:
+        """What a key leads to, or None."""
+        raise NotImplementedError
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.find(t, item) is not None)
@@ -445,3 +438,17 @@ class LoadedModules(Value):
 
     def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         return self.find(t, key) or default or Constant(None)
+
+
+class LoadedModules(DictByKey):
+    """``sys.modules``: each answer is assumed, and nothing of the other modules."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def find(self, t: Tracer, key: Value) -> Value | None:
+        text = t.constant_of(key)
+        if text not in sys.modules:
+            t.guards.take("NO_KEY", self.source, text)  # type: ignore[arg-type]
+            return None
+        return t.wrap(sys.modules[text], ItemSource(self.source, text))  # type: ignore[arg-type]
