@@ -25,7 +25,7 @@ class RunsLater:
         """``held``: values that the function may reach beside those in variables of the frames."""
         self.t, self.outer = t, t.effects.watched
         variables = (v for f in t.call_stack.frames for v in (*f.locals, *f.stack))
-        t.effects.watched = self.outer | _reachable([*held, *variables])
+        t.effects.watched = self.outer | reachable([*held, *variables])
         self.count = t.effects.count
         self.inputs = len(t.recorder.inputs)
         self.before = [(v.fake, t.recorder.versions.of(v.fake), _form(v.fake)) for v in t.recorder.by_fake.values()]
@@ -72,7 +72,7 @@ def _form(fake: torch.Tensor) -> tuple:
     return fake.layout, metadata(fake) if fake.layout is torch.strided else None
 
 
-def _reachable(pending: list[Any]) -> dict[int, Value]:
+def reachable(pending: list[Any]) -> dict[int, Value]:
     """All values that these hold and that were looked at, by id."""
     found: dict[int, Value] = {}
     while pending:

@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy, check_backward_validity
 
+from turret.plugins.capture.autograd.later import reachable
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.autograd import own_results
 from turret.plugins.capture.python import polyfills
@@ -87,10 +88,9 @@ def _keep_what_is_saved(t: Tracer, result: Value) -> None:
 
     In eager these are computed again, so that the program may write to them; in a graph that runs eagerly they are not.
     """
-    for value in flatten(t, result)[0]:
-        held = value.realize()
-        if isinstance(held, Tensor) and _is_saved(held.fake):
-            t.recorder.versions.keep("the backward of a checkpointed function", held.fake)
+    for value in reachable([result.realize()]).values():
+        if isinstance(value, Tensor) and _is_saved(value.fake):
+            t.recorder.versions.keep("the backward of a checkpointed function", value.fake)
 
 
 def _is_saved(fake: torch.Tensor) -> bool:
