@@ -256,6 +256,29 @@ def mode_values() -> ModeValues:
     return found
 
 
+@attrs.frozen
+class ModeChanges:
+    """Modes that code finds changed since its frame began."""
+
+    inference: bool
+    """Whether the code is in inference mode, and the frame was not."""
+    values: tuple[tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]], ...]
+    """For each other mode that changed its setter, leading arguments, and the value."""
+
+    @contextlib.contextmanager
+    def made(self) -> Iterator[None]:
+        """Run as if the frame had come to that code."""
+        before = mode_values()
+        with torch.inference_mode(self.inference) if self.inference else contextlib.nullcontext():
+            for setter, lead, value in self.values:
+                setter(*lead, *value)
+            try:
+                yield
+            finally:
+                for setter, lead, _ in self.values:
+                    setter(*lead, *before[setter, lead])
+
+
 def autocast_disabled() -> contextlib.AbstractContextManager[Any]:
     """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
     return DisableAutocast()

@@ -116,6 +116,8 @@ def _why_not_now(t: Tracer, object: functools._lru_cache_wrapper) -> str:
     """Why the function is not to be called while capturing, and by a guard; empty where it may be."""
     if t.effects or t.recorder.versions.changed(t.recorder.inputs):
         return ", after changes of what was there before, which have not reached it"
+    if t.overrides.modes or t.overrides.level != t.overrides.outer_level or t.recorder.devices:
+        return ", where modes answer for torch's functions: guards ask none of them"
     if _writes(object.__wrapped__):
         return " and has side effects"
     size = object.cache_info()
@@ -141,7 +143,7 @@ def _recall(
         [Constant(None) if n in places else v for n, v in enumerate(args)],
         {n: Constant(None) if n in names else v for n, v in kwargs.items()},
     )
-    return lookups.Recall(object, plain, named, places, names)
+    return lookups.Recall(object, plain, named, places, names, t.state.since_start())
 
 
 def _writes(function: Any) -> bool:

@@ -20,7 +20,7 @@ import numpy
 import torch
 
 from turret.frames.class_members import class_member
-from turret.frames.trace_modes import is_hop_skipped, torch_function_state
+from turret.frames.trace_modes import ModeChanges, is_hop_skipped, torch_function_state
 from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.operators.ops import neg_view
 
@@ -403,11 +403,14 @@ class Recall:
     """Where the object goes in ``args``."""
     names: frozenset[str]
     """Where it goes in ``kwargs``."""
+    modes: ModeChanges | None
+    """In which modes, where they are not those of the frame: what is remembered no longer is computed again."""
     __name__: str = "recall"
 
     def __call__(self, held: Any) -> Any:
         given = [held if n in self.places else v for n, v in enumerate(self.args)]
-        return self.function(*given, **{**self.kwargs, **dict.fromkeys(self.names, held)})
+        with contextlib.nullcontext() if self.modes is None else self.modes.made():
+            return self.function(*given, **{**self.kwargs, **dict.fromkeys(self.names, held)})
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.frames.trace_modes import mode_values
+from turret.frames.trace_modes import ModeChanges, mode_values
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.torch_compat.modes import set_grad_enabled
@@ -109,6 +109,12 @@ class TorchState:
         """Modes that are not what they were: setter, leading arguments, value before, value now."""
         now = mode_values()
         return [(s, lead, before, now[s, lead]) for (s, lead), before in self.before.items() if now[s, lead] != before]
+
+    def since_start(self) -> ModeChanges | None:
+        """What changed of the modes; None for nothing."""
+        values = tuple((setter, lead, now) for setter, lead, _, now in self.changes())
+        inference = torch.is_inference_mode_enabled() and not self.began_in_inference_mode
+        return ModeChanges(inference, values) if values or inference else None
 
     @contextlib.contextmanager
     def at_start(self) -> Iterator[None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 X = torch.arange(4.0)
 
@@ -84,3 +86,67 @@ def test_what_is_read_beside_calls_is_left_to_python(program):
     for _ in range(3):
         assert_same(observed(X), plain(X))
     assert observed.breaks or observed.fallbacks
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is torch.ones else result
+
+
+class Entered(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is torch.ops.aten.ones.default else result
+
+
+MODES = {
+    "none": contextlib.nullcontext,
+    "function mode": Doubling,
+    "dispatch mode": Entered,
+    "no functions": torch._C.DisableTorchFunction,
+    "inference": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "gradients": torch.enable_grad,
+    "autocast": functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16),
+    "device": functools.partial(torch.device, "meta"),
+}
+
+
+def keeps_tensors():
+    weight = torch.arange(9.0).view(3, 3).requires_grad_()
+
+    @functools.lru_cache(maxsize=8)
+    def kept(number):
+        return torch.ones(3, 3) @ weight * number
+
+    return kept
+
+
+def in_modes(make, kept, x):
+    with make():
+        found = kept(3)
+        with make():
+            inner = kept(4)
+    outside = kept(4)
+    return x + 1, [facts(v) for v in (found, inner, outside)], outside is inner
+
+
+def facts(value):
+    plain = value.detach().clone() if value.device.type == "cpu" else value.shape
+    return value.dtype, value.device.type, value.requires_grad, value.is_inference(), plain
+
+
+@pytest.mark.parametrize("inner", MODES)
+@pytest.mark.parametrize("outer", MODES)
+def test_what_is_remembered_was_computed_in_the_modes_of_the_call(inner, outer):
+    mine, theirs = keeps_tensors(), keeps_tensors()
+    observed = Observed(functools.partial(in_modes, MODES[inner], mine))
+    for number in range(6):
+        if number in (2, 3, 5):
+            mine.cache_clear()
+            theirs.cache_clear()
+        with MODES[outer]():
+            expected = outcome(functools.partial(in_modes, MODES[inner]), (theirs, X), {})
+        with MODES[outer]():
+            assert_same(outcome(observed, (X,), {}), expected)
