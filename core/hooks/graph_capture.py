@@ -11,6 +11,8 @@ of the allocator, so that what is recorded after a replay begins with ``MemoryPo
 from __future__ import annotations
 
 import abc
+import functools
+import struct
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
@@ -39,6 +41,12 @@ class RecordedNode:
     kind: WorkKind
     name: str
     arguments: bytes = b""
+
+    @functools.cached_property
+    def words(self) -> tuple[int, ...]:
+        """The arguments as words, the end of the last one zeros."""
+        count = -(-len(self.arguments) // WORD)
+        return struct.unpack(f"<{count}Q", self.arguments.ljust(count * WORD, b"\0"))
 
 
 @attrs.frozen
@@ -328,7 +336,7 @@ def address_words(
             unclear |= dict.fromkeys(_suspects(first, number, moved), reason)
     for number, offset in sorted(differences(first, second) - noise):
         node = nodes[number]
-        before, after = word_at(node.arguments, offset), word_at(others[number].arguments, offset)
+        before, after = node.words[offset // WORD], others[number].words[offset // WORD]
         key = numbers.get((before, after), distances.get(after - before))
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
@@ -375,24 +383,22 @@ def _suspects(first: Recording, number: int, moved: Mapping[Any, Moved]) -> Iter
 
 def differences(first: Recording, second: Recording) -> set[tuple[int, int]]:
     """Words, by node and offset, that two recordings of the same work differ in."""
-    _check_same_work(first, second)
+    nodes, others = first.nodes, second.nodes
+    _check_same_work(nodes, others)
     return {
-        (number, offset)
-        for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True))
-        for offset in range(0, len(one.arguments), WORD)
-        if word_at(one.arguments, offset) != word_at(other.arguments, offset)
+        (number, place * WORD)
+        for number, (one, other) in enumerate(zip(nodes, others, strict=True))
+        if one.arguments != other.arguments
+        for place, (before, after) in enumerate(zip(one.words, other.words, strict=True))
+        if before != after
     }
 
 
-def _check_same_work(first: Recording, second: Recording) -> None:
-    if len(first.nodes) != len(second.nodes):
-        raise ValueError(f"recordings of {len(first.nodes)} and {len(second.nodes)} nodes are not of the same work")
-    for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True)):
+def _check_same_work(first: Sequence[RecordedNode], second: Sequence[RecordedNode]) -> None:
+    if len(first) != len(second):
+        raise ValueError(f"recordings of {len(first)} and {len(second)} nodes are not of the same work")
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
         if (one.kind, one.name, len(one.arguments)) != (other.kind, other.name, len(other.arguments)):
             raise ValueError(
                 f"node {number} is {one.kind} {one.name} in one recording, {other.kind} {other.name} in the other"
             )
-
-
-def word_at(arguments: bytes, offset: int) -> int:
-    return int.from_bytes(arguments[offset : offset + WORD], "little")

@@ -25,7 +25,6 @@ from turret.hooks.graph_capture import (
     RecordedNode,
     Recording,
     differences,
-    word_at,
 )
 
 
@@ -104,6 +103,8 @@ class _Comparison:
         self._unclear: dict[Hashable, str] = {}
         self._sorted = sorted(((result.first, key) for key, result in moved.items()), key=lambda pair: pair[0])
         self._starts = [start for start, _ in self._sorted]
+        ends = [result.first + result.nbytes for result in moved.values()]
+        self._span = range(min(self._starts, default=0), max(ends, default=0))
         for key, result in moved.items():
             if result.first in result.others:
                 self._unclear[key] = "it lies in the same place when memory is held back"
@@ -115,22 +116,29 @@ class _Comparison:
             call = calls.get(number)
             if (node.kind == "other" and not node.arguments) or self._is_from_host(node):
                 self._refuse(number, call, f"what {node.name} (node {number}) works on is not known")
-            for offset in range(0, len(node.arguments), WORD):
-                self._look_at(number, node, offset, [word_at(other.arguments, offset) for other in elsewhere], call)
+            for offset, before, after in self._noticed(node, elsewhere):
+                self._look_at(number, node, offset, before, after, call)
         for key, words in self._words.items():
             if not words:
                 self._unclear.setdefault(key, "nothing is handed its address")
         return FoundAddresses({k: tuple(w) for k, w in self._words.items() if k not in self._unclear}, self._unclear)
 
+    def _noticed(
+        self, node: RecordedNode, elsewhere: Sequence[RecordedNode]
+    ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """Words of a node that may say something of results: their offsets, and what they are in each recording."""
+        for place, (before, *after) in enumerate(zip(node.words, *(other.words for other in elsewhere), strict=True)):
+            if before in self._span or any(word != before for word in after):
+                yield place * WORD, before, tuple(after)
+
     def _is_from_host(self, node: RecordedNode) -> bool:
         """Whether it copies from the host, or to it: there may be addresses among what it copies."""
-        words = (word_at(node.arguments, offset) for offset in range(0, len(node.arguments), WORD))
-        return node.kind == "copy" and any(map(self._first.is_of_host, words))
+        return node.kind == "copy" and any(map(self._first.is_of_host, node.words))
 
     def _look_at(
-        self, number: int, node: RecordedNode, offset: int, after: Sequence[int], call: RecordedCall | None
+        self, number: int, node: RecordedNode, offset: int, before: int, after: Sequence[int], call: RecordedCall | None
     ) -> None:
-        before, is_noise = word_at(node.arguments, offset), (number, offset) in self._noise
+        is_noise = (number, offset) in self._noise
         where = f"bytes {offset} of {node.name} (node {number})"
         key = self._result_at(before, number)
         if key is None:

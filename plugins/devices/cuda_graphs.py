@@ -8,9 +8,11 @@ draw random numbers are launched by torch, which moves its generators on.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import gc
+import operator
 import threading
 import warnings
 import weakref
@@ -225,6 +227,9 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+_start = operator.attrgetter("start")
+
+
 class CudaRecording(Recording):
     """A captured graph, its nodes by the driver; the pool keeps its memory as long as the graph is there."""
 
@@ -240,11 +245,12 @@ class CudaRecording(Recording):
         return self._native.nodes
 
     def is_of_host(self, word: int) -> bool:
-        return any(word in memory for memory in self._host_memory)
+        place = bisect.bisect_right(self._host_memory, word, key=_start) - 1
+        return place >= 0 and word in self._host_memory[place]
 
     @functools.cached_property
     def _host_memory(self) -> list[range]:
-        return host_memory()
+        return sorted(host_memory(), key=_start)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         self._native.patch(patches)

@@ -90,18 +90,23 @@ class NativeGraph:
             raise TurretError(f"a captured graph cannot be read: {message(self.library)}")
         self.handle = handle
         self._instantiate: Callable[[], int] | None = instantiate
+        self._recorded: tuple[RecordedNode, ...] | None = None
         weakref.finalize(self, self.library.turret_graph_free, handle)
 
     def instantiate(self) -> None:
         """Make the executable now, unless that was done."""
         if self._instantiate is not None:
             self.library.turret_graph_executable(self.handle, self._instantiate())
-            self._instantiate = None
+            self._instantiate = self._recorded = None
 
     @property
     def nodes(self) -> tuple[RecordedNode, ...]:
         """Its nodes, in an order that their dependences allow, with the arguments of the next replay."""
-        return tuple(map(self._node, range(self.length)))
+        if self._instantiate is None:
+            return tuple(map(self._node, range(self.length)))
+        if self._recorded is None:  # nothing is written before there is an executable
+            self._recorded = tuple(map(self._node, range(self.length)))
+        return self._recorded
 
     @property
     def length(self) -> int:
