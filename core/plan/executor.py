@@ -132,6 +132,17 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
     return found
 
 
+def failed_op(error: BaseException) -> str:
+    """The op, as ``namespace::name.overload``, whose call in a plan raised an exception; empty where none did."""
+    traceback, found = error.__traceback__, ""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename.startswith(PLAN_FILE):
+            found = frame.f_globals["ops"].get(traceback.tb_lineno, "")
+        traceback = traceback.tb_next
+    return found
+
+
 class _Writer:
     def __init__(self, plan: Plan, store: Store | None, observer: CallObserver | None) -> None:
         self.plan, self.store, self.observer = plan, store, observer
@@ -150,6 +161,8 @@ class _Writer:
             "torch": torch,
         }
         self.lines: list[str] = []
+        self.ops: dict[int, str] = {}
+        """What is called in lines, by their numbers."""
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].storage == "arena"))
         self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
@@ -229,18 +242,19 @@ class _Writer:
         modes = ["below_autograd()"] if self.dispatches else []
         if self.events:
             modes.insert(0, self._event(self.plan.name, self._places()))
-        indent = "        " if modes else "    "
-        body = f"    with {', '.join(modes)}:\n" if modes else ""
-        body += "".join(f"{indent}{line}\n" for line in self.lines)
-        head = "def run(args):\n"
+        head = ["def run(args):"]
         if "profiled" in self.names:
-            head += "    if profiler._is_profiler_enabled: return profiled(args)\n"
-        if not self.launched and not self.arena_tensors:
-            return f"{head}{body}    return result\n"
-        return (
-            f"{head}    workspace = take()\n    slots, sizes = workspace.slots, workspace.sizes\n"
-            f"{body}    give(workspace)\n    return result\n"
-        )
+            head.append("    if profiler._is_profiler_enabled: return profiled(args)")
+        has_workspace = bool(self.launched or self.arena_tensors)
+        if has_workspace:
+            head += ["    workspace = take()", "    slots, sizes = workspace.slots, workspace.sizes"]
+        if modes:
+            head.append(f"    with {', '.join(modes)}:")
+        self.names["ops"] = {len(head) + 1 + number: op for number, op in self.ops.items()}
+        indent = "        " if modes else "    "
+        body = [f"{indent}{line}" for line in self.lines]
+        end = ["    give(workspace)", "    return result"] if has_workspace else ["    return result"]
+        return "\n".join([*head, *body, *end, ""])
 
     def _places(self) -> list[str]:
         """Lines of the user's that the kernels came from, as the plan's launches have them."""
@@ -397,11 +411,13 @@ class _Writer:
         """A product by the transpose of a matrix, whose view is made in the call."""
         assert isinstance(step, Call) and isinstance(view, View)
         self.names["linear"] = linear
+        self.ops[len(self.lines)] = step.op
         rows, bias = linear_arguments(step)
         given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
         self.lines.append(f"linear({', '.join(given)}, out=t{step.into})")
 
     def _call(self, step: Call) -> None:
+        self.ops[len(self.lines)] = step.op
         function = self.constant("op", fast_callable(step.op))
         arguments = [self._value(a) for a in step.args] + [f"{k}={self._value(v)}" for k, v in step.kwargs.items()]
         if step.into is not None:

@@ -13,6 +13,7 @@ from turret.api.cudagraphs import FunctionReport, RecordingReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
 from turret.plan import Plan
+from turret.plan.executor import failed_op
 from turret.plugins.cudagraphs.plans.padding import first_samples
 from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, why_not
 from turret.plugins.cudagraphs.recording.node import Node
@@ -221,6 +222,9 @@ class Graphed:
     def run_instead(self, key: Key, error: Exception, args: list) -> list:
         """Run a call of which recording failed; if that is well, calls of these sizes are recorded no more."""
         reason = f"recording failed: {type(error).__name__}: {error}".removeprefix("recording failed: NotRecordable: ")
+        op = failed_op(error)
+        if op:
+            reason += f" (in {op}, which cudagraph_split_ops=({op!r},) leaves out of recordings)"
         error.with_traceback(None)  # its frames hold memory of the pool
         results = self.plain(args)
         self.refuse(key, reason)

@@ -587,3 +587,30 @@ def test_what_is_around_a_part_that_cannot_be_recorded_is(world: World, name: st
         torch.use_deterministic_algorithms(False)
     told = cudagraphs.report().functions
     assert sum(f.replays for f in told) >= 3 and any(reason in f.skipped for f in told), list(map(str, told))
+
+
+@on_acme
+def test_a_recording_that_an_op_makes_fail_names_it_and_what_leaves_it_out(world: World) -> None:
+    @torch.library.custom_op("turret_graphs::host_number", mutates_args=())
+    def host_number(x: torch.Tensor) -> torch.Tensor:
+        if world.graphs.is_recording(0):
+            raise RuntimeError("not while recording")
+        return x * 2
+
+    host_number.register_fake(torch.empty_like)
+
+    def f(x):
+        return torch.sin(host_number(torch.cos(x) + 1)) * 3
+
+    def calls(**options):
+        compiled = world.compile(f, **GRAPHS, **options)
+        for _ in range(4):
+            x = rand(8, 16)
+            torch.testing.assert_close(compiled(x).cpu(), f(x).cpu())
+        return cudagraphs.report()
+
+    asked = "cudagraph_split_ops=('turret_graphs::host_number.default',)"
+    with pytest.warns(turret.TurretWarning, match=r"not while recording.*host_number.default.*cudagraph_split_ops"):
+        report = calls()
+    assert asked in str(report) and not report.replays
+    assert calls(cudagraph_split_ops=("turret_graphs::host_number.default",)).replays >= 4
