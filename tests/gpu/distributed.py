@@ -1,8 +1,8 @@
 """Checks and times training and collectives over the GPUs of one machine, one process a GPU, by NCCL.
 
-    python -m tests.gpu.distributed [--ways ddp,fsdp,tp] [--systems eager,torch,turret,recorded] [--steps 20]
+    python -m tests.gpu.distributed [--ways ddp,fsdp,tp,2d] [--systems eager,torch,turret,recorded] [--steps 20]
 
-Loss curves in float32 must be eager's; step times are of bfloat16.  ``recorded`` is ``mode="reduce-overhead"`` with
+``2d`` shards blocks over pairs of processes in which each is tensor parallel; it takes four.  Loss curves in float32 must be eager's; step times are of bfloat16.  ``recorded`` is ``mode="reduce-overhead"`` with
 ``cudagraph_collectives``.  ``--device cpu`` runs the same with gloo and small models, without recordings.
 """
 
@@ -115,7 +115,22 @@ def tp(model: Model, mesh: DeviceMesh, compiled: Callable) -> nn.Module:
     return made
 
 
-WAYS = {"ddp": ddp, "fsdp": fsdp, "tp": tp}
+def two_dimensions(model: Model, mesh: DeviceMesh, compiled: Callable) -> nn.Module:
+    for block in model.blocks:
+        parallelize_module(block, mesh["model"], _PLAN)
+    return fsdp(model, mesh["data"], compiled)
+
+
+WAYS = {"ddp": ddp, "fsdp": fsdp, "tp": tp, "2d": two_dimensions}
+
+
+def mesh_of(way: str, kind: str) -> tuple[DeviceMesh, int]:
+    """The processes as a way has them, and the number of the batch that this one is given."""
+    count = dist.get_world_size()
+    if way != "2d":
+        return init_device_mesh(kind, (count,)), 0 if way == "tp" else dist.get_rank()
+    mesh = init_device_mesh(kind, (count // 2, 2), mesh_dim_names=("data", "model"))
+    return mesh, mesh.get_local_rank("data")
 
 
 @attrs.frozen
@@ -127,14 +142,14 @@ class Run:
 
 
 def trained(way: str, system: str, device: torch.device, sizes: Sizes, dtype: torch.dtype, steps: int) -> Run:
-    """Train a model of this seed for some steps, on batches that differ from process to process but for ``tp``."""
+    """Train a model of this seed for some steps, on batches that differ as far as a way shares them out."""
     turret.reset()
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mesh, batch = mesh_of(way, device.type)
     torch.manual_seed(7)
     model = Model(sizes).to(device, dtype)
-    torch.manual_seed(100 + (0 if way == "tp" else dist.get_rank()))
+    torch.manual_seed(100 + batch)
     made = WAYS[way](model, mesh, SYSTEMS[system])
-    foreach = False if way == "tp" else None  # eager's takes no spread parameters beside others
+    foreach = False if way in ("tp", "2d") else None  # eager's takes no spread parameters beside others
     optimizer = torch.optim.SGD(made.parameters(), lr=0.05, foreach=foreach)
     losses, times = [], []
     for step in range(steps):
