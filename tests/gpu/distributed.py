@@ -2,8 +2,9 @@
 
     python -m tests.gpu.distributed [--ways ddp,fsdp,tp,2d] [--systems eager,torch,turret,recorded] [--steps 20]
 
-``2d`` shards blocks over pairs of processes in which each is tensor parallel; it takes four.  Loss curves in float32 must be eager's; step times are of bfloat16.  ``recorded`` is ``mode="reduce-overhead"`` with
-``cudagraph_collectives``.  ``--device cpu`` runs the same with gloo and small models, without recordings.
+``2d`` shards blocks over pairs of processes in which each is tensor parallel; it takes four. Loss curves in float32
+must be eager's; step times are of bfloat16. ``recorded`` is ``mode="reduce-overhead"`` with ``cudagraph_collectives``.
+``--device cpu`` runs the same with gloo and small models, without recordings.
 """
 
 from __future__ import annotations
