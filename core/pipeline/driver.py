@@ -78,6 +78,10 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
             captured.name, stored.forward_signature, stored.saved, forward, Backward(work, stored)
         )
     function, needs_graph = _with_fallbacks(pipeline, captured, stored, function)
+    # Gradients of some results alone, or gradients of gradients, may be asked for, which come from the graph.
+    needs_graph |= stored.forward_signature.training
+    if keep_graph and needs_graph and not kept:
+        pipeline.policy.report_recaptured(captured.name)
     trusting = trusts_fake_implementations(stored.plan)
     alone = work.entry is not None and (kept or not needs_graph) and not trusting
     return function, work.entry.key if work.entry is not None and alone else None

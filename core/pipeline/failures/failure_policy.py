@@ -36,6 +36,11 @@ class FailurePolicy:
         message = f"{name} is compiled in every process: {reason}"
         self.context.emit("perf_hint", stage="graph_cache", name=name, message=message)
 
+    def report_recaptured(self, name: str) -> None:
+        """Say that what a graph compiles to is stored, and the graph itself is not, which may be needed beside it."""
+        message = f"{name} is captured in every process: a graph with changing sizes, constants or views is not stored"
+        self.context.emit("perf_hint", stage="graph_cache", name=name, message=message)
+
     def past_limit(self, backwards: int, name: str) -> bool:
         """Whether a graph has as many backwards as it may: further ones are not worth compiling, which is said."""
         limit = getattr(self.config, "recompile_limit", None)
