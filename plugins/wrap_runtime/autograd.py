@@ -15,7 +15,7 @@ from turret.graph.wrapper_tensors import WholeGradient, assembler
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
-from turret.plugins.wrap_runtime import double_backward
+from turret.plugins.wrap_runtime import double_backward, edges
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
@@ -45,23 +45,17 @@ def autograd_function(
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
-    given = differentiate.inputs
+    given, apart = differentiate.inputs, differentiate.apart
     save = _saver(outputs, split, differentiate.late)
-    fit_outputs, in_place_of = AutogradOutputs(outputs, saved_tensors), _own_views(signature)
+    compute = _computation(signature, forward, write, AutogradOutputs(outputs, saved_tensors))
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            made = forward(list(inputs))
-            if write is not None:
-                write(inputs, made)
-            results: Sequence[Any] = made
-            if not fit_outputs.idle:
-                results = fit_outputs(inputs, results)
-            if in_place_of is not None:
-                results = in_place_of(inputs, results)
-            results = save(ctx, inputs, results)
+            if apart:
+                inputs = edges.values(inputs)
+            results = save(ctx, inputs, compute(inputs))
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -87,16 +81,23 @@ def autograd_function(
                 set_torchs_callback(torchs_callback)
 
     keep_torch_out(Compiled.backward)
-    forward = without_autocast(forward)
+    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart)
 
-    def run_alone(inputs: Sequence[Any]) -> Sequence[Any]:
+
+def _computation(
+    signature: GraphSignature, forward: BoxedCallable, write: Writer | None, fit_outputs: AutogradOutputs
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """``compute(inputs) -> results`` of the forward, with the writes that autograd does not see."""
+    forward, in_place_of = without_autocast(forward), _own_views(signature)
+
+    def compute(inputs: Sequence[Any]) -> Sequence[Any]:
         made = forward(list(inputs))
         if write is not None:
             write(inputs, made)
-        results = fit_outputs(inputs, made)
-        return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
+        results = made if fit_outputs.idle else fit_outputs(inputs, made)
+        return results if in_place_of is None else in_place_of(inputs, results)
 
-    return _recorded(Compiled, run_alone)
+    return compute
 
 
 def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any, Sequence[Any], Sequence[Any]], Any]:
@@ -116,14 +117,17 @@ def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any,
 
 
 def _recorded(
-    node: type[torch.autograd.Function], run_alone: Callable[[Sequence[Any]], Sequence[Any]]
+    node: type[torch.autograd.Function], run_alone: Callable[[Sequence[Any]], Sequence[Any]], apart: tuple[int, ...]
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """``run(inputs)``: a node of autograd where gradients are on, else ``run_alone``."""
+    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on, else
+    ``run_alone``."""
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
     apply = super(torch.autograd.Function, node).apply  # type: ignore[misc]  # of the classes in C
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
+            if apart:
+                inputs = edges.without_edges(inputs, apart)
             return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
         return run_alone(inputs)
 
@@ -170,7 +174,9 @@ class _Differentiation:
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
-        self.inputs = None if self.obstacle else double_backward.Inputs()
+        self.apart = edges.unreached(signature)
+        """Inputs without an edge from the node."""
+        self.inputs = None if self.obstacle else double_backward.Inputs(self.apart)
         self.partial: dict[tuple[tuple[int, ...], bool], _Backward] = {}
         self.lock = Lock()
 
@@ -226,7 +232,7 @@ class _Differentiation:
             given = list(self.differentiable)  # zeros stand in for the others
         shown = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
         wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
-        again = double_backward.Again(run, tuple(inputs), tuple(shown[n] for n in given), wanted)
+        again = double_backward.Again(run, tuple(inputs), tuple(shown[n] for n in given), wanted, self.apart)
         made = list(results)
         for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
             made[n] = value

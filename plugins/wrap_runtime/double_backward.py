@@ -18,6 +18,7 @@ import torch
 from turret.errors import DoubleBackwardError
 from turret.frames.frame_hook import keep_torch_out
 from turret.hooks.signature import GraphSignature, Mutation, OutputKind
+from turret.plugins.wrap_runtime.edges import values, without_edges
 
 Outputs = Sequence[Any]
 
@@ -67,9 +68,11 @@ class Inputs:
     what is no tensor is kept.  Versions are noted but for parameters that the forward saves, which autograd looks at.
     """
 
-    def __init__(self) -> None:
-        self._known = False
+    def __init__(self, apart: Sequence[int] = ()) -> None:
+        """``apart``: inputs that the node has no edges to."""
+        self._apart, self._known = apart, False
         self._tensors: tuple[int, ...] = ()
+        self._edges: tuple[int, ...] = ()
         self._weak: tuple[int, ...] = ()
         self._counted: tuple[int, ...] = ()
         self._plain: tuple[int, ...] = ()
@@ -88,7 +91,9 @@ class Inputs:
         among = set(map(id, saved))
         tensors = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor)]
         self._plain = tuple(n for n in range(len(inputs)) if n not in tensors)
-        self._weak = tuple(n for n in tensors if not (inputs[n].is_leaf and inputs[n].requires_grad))
+        self._edges = tuple(n for n in tensors if n not in self._apart)
+        leaves = [n for n in self._edges if inputs[n].is_leaf and inputs[n].requires_grad]
+        self._weak = tuple(n for n in tensors if n not in leaves)
         alone = [n for n in tensors if n in self._weak or id(inputs[n]) not in among]
         self._counted = tuple(n for n in alone if not inputs[n].is_inference())
         self._tensors, self._known = tuple(tensors), True
@@ -97,7 +102,7 @@ class Inputs:
         """The inputs of the call whose autograd node this is; ``DoubleBackwardError`` where they are not the same."""
         references, versions, plain = kept
         found: dict[int, Any] = dict(zip(self._plain, plain, strict=True))
-        for (edge, _), n in zip(node.next_functions, self._tensors, strict=True):
+        for (edge, _), n in zip(node.next_functions, self._edges, strict=True):
             found[n] = getattr(edge, "variable", None)
         for n, reference in zip(self._weak, references, strict=True):
             found[n] = reference()
@@ -115,17 +120,20 @@ class Again:
     """The gradients of one call, as a function of the inputs and tangents that autograd can differentiate.
 
     ``run`` is the program's graph, op by op; ``outputs`` are the positions of those of its outputs that ``tangents``
-    (of the backward that gave the gradients) belong to, ``wanted`` those of the inputs whose gradients there are.
+    (of the backward that gave the gradients) belong to, ``wanted`` those of the inputs whose gradients there are;
+    no gradient flows to those ``apart``.
     """
 
     run: Callable[..., Outputs]
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     wanted: tuple[int, ...]
+    apart: tuple[int, ...]
 
     def attach(self, gradients: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The gradients, with a node behind them that leads to inputs and tangents."""
-        tensors = [v for v in self.inputs if isinstance(v, torch.Tensor)]
+        given = without_edges(self.inputs, self.apart)
+        tensors = [g for g, v in zip(given, self.inputs, strict=True) if isinstance(v, torch.Tensor)]
         plain = tuple(None if isinstance(v, torch.Tensor) else v for v in self.inputs)
         return _Attach.apply(attrs.evolve(self, inputs=plain), gradients, *tensors, *tangents)
 
@@ -167,9 +175,9 @@ class _Attach(torch.autograd.Function):
     """Hands gradients on; their own gradients are computed by running the program's graph once more."""
 
     @staticmethod
-    def forward(ctx: Any, again: Again, gradients: Sequence[torch.Tensor], *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, again: Again, gradients: Sequence[torch.Tensor], *tensors: Any) -> Any:
         ctx.again = again
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*values(tensors))
         ctx.set_materialize_grads(False)
         return tuple(g.view_as(g) for g in gradients)
 

@@ -476,3 +476,44 @@ def test_a_backward_is_as_deterministic_as_is_asked_for_when_gradients_are_compu
                     assert made == (set() if stored else {"eager" if backward else "compiled"})
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+APART = {
+    "dead": lambda x, w, b: (w.exp(), x * b)[1],
+    "detached": lambda x, w, b: x * w.detach(),
+    "condition": lambda x, w, b: torch.where(w > 0, x, b),
+    "shape": lambda x, w, b: x + torch.zeros_like(w),
+    "without gradients": lambda x, w, b: x * without_gradients(torch.exp, w),
+    "function": lambda x, w, b: x * step(w.detach()),
+    "saved by another": lambda x, w, b: (x @ w.detach()) * b,
+}
+
+
+def without_gradients(function, value):
+    with torch.no_grad():
+        return function(value)
+
+
+def step(value):
+    return (value > 0).float()
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["gradients", "gradients of gradients"])
+@pytest.mark.parametrize("program", APART)
+def test_hooks_of_inputs_that_no_gradient_flows_to_are_not_called(program, second):
+    def called(function):
+        leaves = [torch.full((2, 2), float(n + 1), requires_grad=True) for n in range(3)]
+        calls = []
+        for n, leaf in enumerate(leaves):
+            leaf.register_hook(lambda g, n=n: calls.append((n, g is None)))
+            leaf.register_post_accumulate_grad_hook(lambda v, n=n: calls.append((n, "kept")))
+        function(*leaves).sum().backward()
+        (gradient,) = torch.autograd.grad(function(*leaves).sin().sum(), leaves[0], create_graph=second)
+        gradients = [leaf.grad for leaf in leaves]
+        if second:
+            gradients += torch.autograd.grad(gradient.sum(), leaves, allow_unused=True)
+        return sorted(calls, key=str), gradients
+
+    expected, found = called(APART[program]), called(turret.compile(APART[program], options={"on_error": "raise"}))
+    assert found[0] == expected[0]
+    torch.testing.assert_close(found[1], expected[1])

@@ -1,11 +1,12 @@
-"""Parts of autograd's graph that backwards in a captured graph have freed, and results that hang on them.
+"""Results of a captured graph that hang on what somebody did to a part of autograd's graph.
 
-Whoever asks such a result for gradients is to hear what eager says, and nothing is to be saved for them.
+Of a part that a backward in the captured graph has freed, whoever asks for gradients is to hear what eager says, and
+nothing is to be saved for them.  A part that retains its gradient is to have all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -52,6 +53,41 @@ class FreedGraphs:
             reason = "a result of which some gradients are left after a backward that freed others"
             raise Unsupported(reason, "pass retain_graph=True to that backward", step=self.steps[freed])
         return None
+
+
+class RetainedGradients:
+    """Fake tensors that retain their gradients, each with the step of the root frame that asked for it.
+
+    One node of autograd gives all results of a compiled graph: what comes to one of them through another is known
+    inside of its backward alone, and would be missing from the gradient that is retained.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[torch.Tensor, int]] = []
+
+    def note(self, value: torch.Tensor, step: int) -> None:
+        """A step of the root frame called ``retain_grad`` of a tensor."""
+        self._steps.append((value, step))
+
+    def check(self, outputs: Collection[fx.Node], made_at: Mapping[str, tuple[int, Any]]) -> None:
+        """Raise ``Unsupported``, to break ahead of its first use, where other outputs hang on such a tensor.
+
+        ``made_at`` has the steps of the root frame that calls were made in.
+        """
+        if not self._steps:
+            return
+        shown: dict[fx.Node, torch.Tensor] = {}
+        for node in outputs:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                shown[node] = value
+        for retained, step in self._steps:
+            others = [v for v in shown.values() if v is not retained]
+            if len(others) < len(shown) and retained.grad_fn in nodes_below(others):
+                uses = [user.name for node, v in shown.items() if v is retained for user in node.users]
+                first = min([step, *(made_at[name][0] for name in uses if name in made_at)])
+                reason = "retain_grad of a result that other results are computed from"
+                raise Unsupported(reason, "compute those in another compiled function", step=first)
 
 
 def _refusal(value: torch.Tensor, leaves: list[torch.Tensor]) -> str | None:
