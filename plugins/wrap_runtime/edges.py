@@ -22,7 +22,12 @@ class WithoutEdge:
 
 
 def unreached(signature: GraphSignature) -> tuple[int, ...]:
-    """Inputs that require a gradient and that none flows to."""
+    """Inputs that require a gradient and that none flows to.
+
+    All are led to where gradients flow to no input, but to a leaf within the program: its results require one.
+    """
+    if not any(info.requires_grad and info.reached_from for info in signature.inputs):
+        return ()
     return tuple(
         n
         for n, info in enumerate(signature.inputs)

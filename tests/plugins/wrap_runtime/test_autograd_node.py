@@ -517,3 +517,14 @@ def test_hooks_of_inputs_that_no_gradient_flows_to_are_not_called(program, secon
     expected, found = called(APART[program]), called(turret.compile(APART[program], options={"on_error": "raise"}))
     assert found[0] == expected[0]
     torch.testing.assert_close(found[1], expected[1])
+
+
+def test_results_of_a_leaf_within_the_program_require_a_gradient():
+    def program(x, w):
+        return x.detach().clone().requires_grad_() * w.detach()
+
+    x, w = pair()
+    made = turret.compile(program, options={"on_error": "raise"})(x.t(), w[0, :3])
+    assert made.requires_grad
+    made.sum().backward()
+    assert x.grad is None
