@@ -20,6 +20,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
 from turret.plugins.wrap_runtime.modes import without_autocast
+from turret.plugins.wrap_runtime.saved_tensors import SavedTensors
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.modes import functorch_is_active
@@ -171,6 +172,7 @@ class _Differentiation:
         self.whole = tuple(_Backward(_Once(backward), read_tangents, self.assemble) for _ in (False, True))
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.late = LateTensors(signature) if signature.late_memory else None
+        self.saved = SavedTensors(signature)
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
@@ -190,7 +192,7 @@ class _Differentiation:
                 backward = self.for_gradients(gradients, deterministic)
                 break
         function = backward.compiled.made or backward.compiled()
-        saved = ctx.saved_tensors
+        saved = self.saved.of(ctx, gradients)
         tangents = backward.read_tangents(gradients, ctx.symbols)
         args, run = [*ctx.sizes, *saved, *tangents], function
         if self.late is not None:
