@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType
 from typing import Any
 
 import attrs
@@ -186,13 +187,15 @@ class _Differentiation:
         if forward_ad_level() >= 0:
             _refuse_duals(gradients)
         deterministic = torch.are_deterministic_algorithms_enabled()
+        saved = self.saved.of(ctx, gradients)
+        if reason := self.why_by_calls(gradients):
+            return self.by_calls(ctx, gradients, reason)
         backward = self.whole[deterministic]
         for n in self.differentiable:
             if gradients[n] is None:
                 backward = self.for_gradients(gradients, deterministic)
                 break
         function = backward.compiled.made or backward.compiled()
-        saved = self.saved.of(ctx, gradients)
         tangents = backward.read_tangents(gradients, ctx.symbols)
         args, run = [*ctx.sizes, *saved, *tangents], function
         if self.late is not None:
@@ -211,6 +214,44 @@ class _Differentiation:
         finally:
             ctx.maybe_clear_saved_tensors()
 
+    def why_by_calls(self, gradients: Sequence[Any]) -> str:
+        """Why these gradients are not for a compiled backward; empty where they are."""
+        if self.late is not None and self.late.writes and torch.is_grad_enabled():
+            return "writes to tensors from before and has gradients of its own (create_graph=True)"
+        for gradient in gradients:
+            kind = type(gradient)
+            if kind is not torch.Tensor and kind is not NoneType and kind is not torch.nn.Parameter:
+                return f"is given a gradient of type {_class_name(gradient)}"
+        return ""
+
+    def by_calls(self, ctx: Any, gradients: Sequence[Any], reason: str) -> tuple[Any, ...]:
+        """Gradients as eager takes them: the program's graph runs once more, op by op, and autograd goes back over it.
+
+        ``UnsupportedError`` where it would not give what the forward gave.
+        """
+        obstacle = self.obstacle
+        if any(type(gradient) is WholeGradient for gradient in gradients):
+            obstacle = "the result that it belongs to is a wrapper of those of the graph"
+        try:
+            if obstacle or self.inputs is None:
+                raise DoubleBackwardError(obstacle)
+            run = self.backward.recorded(reason)  # type: ignore[attr-defined]
+            inputs = self.inputs.find(ctx, ctx.given)
+        except DoubleBackwardError as error:
+            raise UnsupportedError(
+                f"a compiled backward {reason}, and the graph cannot run once more in its place: {error}; run "
+                "the forward without turret.compile"
+            ) from error
+        once_more = double_backward.Again(run, tuple(inputs), self.shown(self.differentiable), (), self.apart)
+        found = once_more.first([gradients[n] for n in self.differentiable], torch.is_grad_enabled())
+        ctx.maybe_clear_saved_tensors()
+        return found
+
+    def shown(self, given: Iterable[int]) -> tuple[int, ...]:
+        """Where among the program's outputs some outputs of the graph are."""
+        places = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
+        return tuple(places[n] for n in given)
+
     def nothing(self, inputs: int) -> tuple[None, ...]:
         """The gradients where none has come: as in eager, what was saved is not looked at, which may have changed."""
         if self.late is not None and self.late.writes:
@@ -225,16 +266,15 @@ class _Differentiation:
             raise double_backward.error(self.obstacle)
         try:
             run = self.backward.recorded()  # type: ignore[attr-defined]
+            inputs = self.inputs.find(ctx, ctx.given)
         except DoubleBackwardError as error:
             raise double_backward.error(str(error)) from None
-        inputs = self.inputs.find(ctx, ctx.given)
         partial = any(gradients[n] is None for n in self.differentiable)
         given = [n for n in self.differentiable if not partial or gradients[n] is not None]
         if len(given) != len(tangents):
             given = list(self.differentiable)  # zeros stand in for the others
-        shown = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
         wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
-        again = double_backward.Again(run, tuple(inputs), tuple(shown[n] for n in given), wanted, self.apart)
+        again = double_backward.Again(run, tuple(inputs), self.shown(given), wanted, self.apart)
         made = list(results)
         for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
             made[n] = value

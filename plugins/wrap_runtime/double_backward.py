@@ -35,8 +35,8 @@ def obstacle(signature: GraphSignature) -> str:
     """Why a graph cannot be run once more in place of its forward; empty where it can."""
     if signature.bases or any(_is_changed(info) for info in signature.inputs):
         return "the forward changes its inputs, so that running it once more would start from other values"
-    if any(m.written for m in signature.late_memory):
-        return "the backward writes to tensors from before"
+    if any(m.written and m.made for m in signature.late_memory):
+        return "the backward writes to tensors that the forward made"
     if signature.wrapped:
         return "a gradient is of another class than what it is the gradient of"
     if signature.numbers:
@@ -99,7 +99,7 @@ class Inputs:
         self._tensors, self._known = tuple(tensors), True
 
     def find(self, node: Any, kept: Kept) -> list[Any]:
-        """The inputs of the call whose autograd node this is; ``DoubleBackwardError`` where they are not the same."""
+        """The inputs of the call whose autograd node this is; ``DoubleBackwardError``: why they are not the same."""
         references, versions, plain = kept
         found: dict[int, Any] = dict(zip(self._plain, plain, strict=True))
         for (edge, _), n in zip(node.next_functions, self._edges, strict=True):
@@ -108,10 +108,10 @@ class Inputs:
             found[n] = reference()
         missing = [n for n in self._tensors if found[n] is None]
         if missing:
-            raise error(f"input {missing[0]} of the forward is gone: keep a reference to it until then")
+            raise DoubleBackwardError(f"input {missing[0]} of the forward is gone: keep a reference to it until then")
         for n, version in zip(self._counted, versions, strict=True):
             if found[n]._version != version:
-                raise error(f"input {n} of the forward was written to since")
+                raise DoubleBackwardError(f"input {n} of the forward was written to since")
         return [found[n] for n in range(len(found))]
 
 
@@ -129,6 +129,24 @@ class Again:
     outputs: tuple[int, ...]
     wanted: tuple[int, ...]
     apart: tuple[int, ...]
+
+    def first(self, tangents: Sequence[Any], create_graph: bool) -> tuple[Any, ...]:
+        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``."""
+        with torch.enable_grad():
+            inputs = list(self.inputs)
+            asked = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.requires_grad]
+            asked = [n for n in asked if n not in self.apart]
+            for n in asked:
+                inputs[n] = inputs[n].view_as(inputs[n])
+            results = self.run(*inputs)
+        pairs = [(results[n], t) for n, t in zip(self.outputs, tangents, strict=True) if t is not None]
+        pairs = [(r, t) for r, t in pairs if r.requires_grad]
+        gradients = torch.autograd.grad(
+            [r for r, _ in pairs], [inputs[n] for n in asked], [t for _, t in pairs],
+            create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+        found = dict(zip(asked, gradients, strict=True))
+        return tuple(map(found.get, range(len(inputs))))
 
     def attach(self, gradients: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The gradients, with a node behind them that leads to inputs and tangents."""

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
@@ -228,13 +229,57 @@ def test_a_sparse_gradient_becomes_dense():
     torch.testing.assert_close(ours.to_dense(), table.grad.to_dense())
 
 
-def test_a_gradient_of_a_subclass_is_refused_by_name():
-    class Marked(torch.Tensor):
-        pass
+class Marked(torch.Tensor):
+    pass
 
-    x, w = pair()
-    out = compiled(chain)(x, w)
-    with pytest.raises(UnsupportedError, match="Marked"):
+
+TANGENTS = {
+    "wrapper": lambda like: TwoTensor(torch.ones_like(like), torch.full_like(like, 2)),
+    "marked": lambda like: torch.ones_like(like).as_subclass(Marked),
+    "parameter": lambda like: torch.nn.Parameter(torch.ones_like(like)),
+}
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["gradients", "gradients of gradients"])
+@pytest.mark.parametrize("roots", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("kind", TANGENTS)
+def test_gradients_of_other_classes_than_the_results_are_taken_op_by_op(kind, roots, second):
+    def gradients(function):
+        x, w = pair_of_ones()
+        results = function(x, w)
+        tangents = [
+            TANGENTS[kind](results[n].detach()) if n == roots[0] else torch.ones_like(results[n]) for n in roots
+        ]
+        found = torch.autograd.grad(
+            [results[n] for n in roots], [x, w], tangents, create_graph=second, allow_unused=True
+        )
+        if second:
+            found += torch.autograd.grad(found[0].sum(), [x, w], allow_unused=True)
+        return found
+
+    def function(x, w):
+        return (x.sin() @ w).exp(), x.cos()
+
+    expected, found = gradients(function), gradients(turret.compile(function))
+    assert [type(v) for v in found] == [type(v) for v in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, TwoTensor):
+            torch.testing.assert_close((ours.a, ours.b), (theirs.a, theirs.b))
+        else:
+            torch.testing.assert_close(ours, theirs)
+
+
+def pair_of_ones():
+    return torch.ones(3, 4, requires_grad=True), torch.full((4, 4), 0.1, requires_grad=True)
+
+
+def test_a_gradient_of_another_class_is_refused_where_the_graph_cannot_run_once_more():
+    def draws(x):
+        return x.sin() * torch.rand(3, 4)
+
+    x, _ = pair()
+    out = turret.compile(draws)(x)
+    with pytest.raises(UnsupportedError, match=r"Marked.*random"):
         torch.autograd.grad(out, x, torch.ones(3, 4).as_subclass(Marked))
 
 
