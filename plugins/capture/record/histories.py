@@ -45,8 +45,7 @@ class FreedGraphs:
 
     def refusal(self, value: torch.Tensor, freed: Any) -> str | None:
         """What autograd says where gradients of a tensor are asked for; None where it gives them."""
-        leaves = [n.variable for n in nodes_below([value]) if hasattr(n, "variable")]
-        said = [_refusal(value, [leaf]) for leaf in leaves]
+        said = [_refusal(value, [end]) for end in _ends(value)]
         if all(said):
             return said[0] if said else None
         if any(said):
@@ -90,9 +89,27 @@ class RetainedGradients:
                 raise Unsupported(reason, "compute those in another compiled function", step=first)
 
 
-def _refusal(value: torch.Tensor, leaves: list[torch.Tensor]) -> str | None:
+def _ends(value: torch.Tensor) -> list[Any]:
+    """Where the graph of autograd under a tensor ends: leaves, and inputs with a history, which fakes lack."""
+    found: list[Any] = []
+    met, pending = set(), [value.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        elif node.name() == "torch::autograd::Error":
+            found.append(torch.autograd.graph.GradientEdge(node, 0))
+        else:
+            pending += [below for below, _ in node.next_functions]
+    return found
+
+
+def _refusal(value: torch.Tensor, ends: list[Any]) -> str | None:
     try:
-        torch.autograd.grad(value, leaves, torch.empty_like(value), retain_graph=True, allow_unused=True)
+        torch.autograd.grad(value, ends, torch.empty_like(value), retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         return str(error)
     return None
