@@ -240,7 +240,8 @@ def turret_runtime(
     the backward, which ``backward()`` compiles on first call.  ``backward(given)`` is that for gradients of these
     graph outputs alone (a tuple of positions), and takes their tangents alone; None where there is no such backward
     (its reason is on record), and zeros have to stand in for the others.  ``backward.recorded()``, where there is such
-    an attribute, is the program's graph as autograd records it op by op, for gradients of gradients.  First result.
+    an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
+    ``backward.recorded(reason)`` for gradients that no compiled backward computes.  First result.
     """
 
 

@@ -160,7 +160,9 @@ class GraphOutput:
     ``visible``: the user sees it, so its strides are eager's; else any layout will do.  ``tangent_stride`` are
     the strides that the backward was traced for.  A ``SIZE`` has no shape and the name of its type as ``dtype``.
     ``view_of`` is an input in whose memory the output lies although its gradient goes another way (a function of the
-    user's returned a view), and ``view_layout`` its layout from where the input begins.
+    user's returned a view), and ``view_layout`` its layout from where the input begins.  ``shares_with`` are the
+    outputs, itself among them, that go through a node of eager's backward that has saved tensors, as it does (None:
+    all): once their gradients were taken, and what was saved is freed, its own cannot be.
     """
 
     shape: tuple[SizeText, ...]
@@ -172,6 +174,7 @@ class GraphOutput:
     tangent_stride: tuple[SizeText, ...] | None = None
     view_of: int | None = None
     view_layout: Layout | None = None
+    shares_with: tuple[int, ...] | None = None
 
 
 @record

@@ -44,9 +44,15 @@ class Backward:
         """The backward for the gradients of all graph outputs, or of those given; None where there is none of these."""
         return self.graph.backward(self.forward, given)
 
-    def recorded(self) -> Callable[..., Sequence[Any]]:
-        """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be."""
-        return self.graph.recorded()
+    def recorded(self, reason: str = "") -> Callable[..., Sequence[Any]]:
+        """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be.
+
+        ``reason``: why it takes the place of a compiled backward, for the record.
+        """
+        run = self.graph.recorded()
+        if reason:
+            self.graph.pipeline.policy.report_backward_by_calls(self.graph.name, reason)
+        return run
 
 
 class CompiledGraph:
@@ -61,6 +67,11 @@ class CompiledGraph:
         self.saved: SavedValues | None = None
         self.backwards: dict[tuple[Given, bool], BoxedCallable | None] = {}
         """By the gradients that are given, and whether algorithms are deterministic."""
+
+    @property
+    def name(self) -> str:
+        """That of the captured graph."""
+        return self.captured.name
 
     def partition(self) -> PartitionedGraph:
         """Trace and cut the graph; once."""

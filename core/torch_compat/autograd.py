@@ -10,6 +10,8 @@ from torch.autograd import forward_ad
 
 current_node = torch._C._current_autograd_node
 """The node whose backward runs, or None."""
+keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+"""Whether the backward that runs leaves what nodes have saved for another (``retain_graph``)."""
 sequence_number = torch.autograd._get_sequence_nr
 """The number that the next node gets: nodes are numbered in the order of the calls."""
 preserve_version_counter = torch.autograd._unsafe_preserve_version_counter

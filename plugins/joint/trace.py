@@ -27,6 +27,7 @@ from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
+from turret.plugins.joint.histories import reach, sharing
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.late_memory import LateMemories
@@ -188,8 +189,10 @@ def _gradients(
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
     reached: list[tuple[int, ...]] = [()] * len(leaves)
+    for n, others in zip(numbers, sharing(outputs), strict=True):
+        forward.described[n] = attrs.evolve(forward.described[n], shares_with=tuple(numbers[m] for m in others))
     if wanted:
-        for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
+        for position, sources in zip(wanted, reach(outputs, [leaves[n] for n in wanted]), strict=True):
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         late = tracer.late_memory
@@ -227,40 +230,6 @@ def _differentiable(forward: ForwardOutputs, given: Sequence[int] | None) -> lis
     """Graph outputs that gradients are given for: some of the differentiable ones, or all."""
     differentiable = [n for n, described in enumerate(forward.described) if described.differentiable]
     return differentiable if given is None else [n for n in differentiable if n in given]
-
-
-def _reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
-    """For each leaf the positions of the outputs whose gradients autograd carries to it, whatever it makes of them."""
-    bits = {id(leaf): 1 << position for position, leaf in enumerate(leaves)}
-    found: dict[Any, int] = {}
-    reached: list[set[int]] = [set() for _ in leaves]
-    for number, output in enumerate(outputs):
-        mask = bits.get(id(output), 0) if output.grad_fn is None else _leaves_below(output.grad_fn, bits, found)
-        for position in range(len(leaves)):
-            if mask >> position & 1:
-                reached[position].add(number)
-    return reached
-
-
-def _leaves_below(root: Any, bits: Mapping[int, int], found: dict[Any, int]) -> int:
-    """The leaves under a node of autograd's graph, as a set of bits; ``found`` keeps what is known of nodes."""
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in found:
-            stack.pop()
-            continue
-        below = [n for n, _ in node.next_functions if n is not None]
-        pending = [n for n in below if n not in found]
-        if pending:
-            stack += pending
-            continue
-        mask = bits.get(id(getattr(node, "variable", None)), 0)
-        for n in below:
-            mask |= found[n]
-        found[node] = mask
-        stack.pop()
-    return found[root]
 
 
 def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> Sequence[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType
 from typing import Any
 
 import attrs
@@ -15,11 +16,12 @@ from turret.graph.wrapper_tensors import WholeGradient, assembler
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
-from turret.plugins.wrap_runtime import double_backward
+from turret.plugins.wrap_runtime import double_backward, edges
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
 from turret.plugins.wrap_runtime.modes import without_autocast
+from turret.plugins.wrap_runtime.saved_tensors import SavedTensors
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.modes import functorch_is_active
@@ -45,23 +47,17 @@ def autograd_function(
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
-    given = differentiate.inputs
+    given, apart = differentiate.inputs, differentiate.apart
     save = _saver(outputs, split, differentiate.late)
-    fit_outputs, in_place_of = AutogradOutputs(outputs, saved_tensors), _own_views(signature)
+    compute = _computation(signature, forward, write, AutogradOutputs(outputs, saved_tensors))
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            made = forward(list(inputs))
-            if write is not None:
-                write(inputs, made)
-            results: Sequence[Any] = made
-            if not fit_outputs.idle:
-                results = fit_outputs(inputs, results)
-            if in_place_of is not None:
-                results = in_place_of(inputs, results)
-            results = save(ctx, inputs, results)
+            if apart:
+                inputs = edges.values(inputs)
+            results = save(ctx, inputs, compute(inputs))
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -87,16 +83,23 @@ def autograd_function(
                 set_torchs_callback(torchs_callback)
 
     keep_torch_out(Compiled.backward)
-    forward = without_autocast(forward)
+    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart)
 
-    def run_alone(inputs: Sequence[Any]) -> Sequence[Any]:
+
+def _computation(
+    signature: GraphSignature, forward: BoxedCallable, write: Writer | None, fit_outputs: AutogradOutputs
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """``compute(inputs) -> results`` of the forward, with the writes that autograd does not see."""
+    forward, in_place_of = without_autocast(forward), _own_views(signature)
+
+    def compute(inputs: Sequence[Any]) -> Sequence[Any]:
         made = forward(list(inputs))
         if write is not None:
             write(inputs, made)
-        results = fit_outputs(inputs, made)
-        return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
+        results = made if fit_outputs.idle else fit_outputs(inputs, made)
+        return results if in_place_of is None else in_place_of(inputs, results)
 
-    return _recorded(Compiled, run_alone)
+    return compute
 
 
 def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any, Sequence[Any], Sequence[Any]], Any]:
@@ -116,14 +119,17 @@ def _saver(outputs: int, split: int, late: LateTensors | None) -> Callable[[Any,
 
 
 def _recorded(
-    node: type[torch.autograd.Function], run_alone: Callable[[Sequence[Any]], Sequence[Any]]
+    node: type[torch.autograd.Function], run_alone: Callable[[Sequence[Any]], Sequence[Any]], apart: tuple[int, ...]
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """``run(inputs)``: a node of autograd where gradients are on, else ``run_alone``."""
+    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on, else
+    ``run_alone``."""
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
     apply = super(torch.autograd.Function, node).apply  # type: ignore[misc]  # of the classes in C
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
+            if apart:
+                inputs = edges.without_edges(inputs, apart)
             return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
         return run_alone(inputs)
 
@@ -167,10 +173,13 @@ class _Differentiation:
         self.whole = tuple(_Backward(_Once(backward), read_tangents, self.assemble) for _ in (False, True))
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.late = LateTensors(signature) if signature.late_memory else None
+        self.saved = SavedTensors(signature)
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
-        self.inputs = None if self.obstacle else double_backward.Inputs()
+        self.apart = edges.unreached(signature)
+        """Inputs without an edge from the node."""
+        self.inputs = None if self.obstacle else double_backward.Inputs(self.apart)
         self.partial: dict[tuple[tuple[int, ...], bool], _Backward] = {}
         self.lock = Lock()
 
@@ -178,13 +187,15 @@ class _Differentiation:
         if forward_ad_level() >= 0:
             _refuse_duals(gradients)
         deterministic = torch.are_deterministic_algorithms_enabled()
+        saved = self.saved.of(ctx, gradients)
+        if reason := self.why_by_calls(gradients):
+            return self.by_calls(ctx, gradients, reason)
         backward = self.whole[deterministic]
         for n in self.differentiable:
             if gradients[n] is None:
                 backward = self.for_gradients(gradients, deterministic)
                 break
         function = backward.compiled.made or backward.compiled()
-        saved = ctx.saved_tensors
         tangents = backward.read_tangents(gradients, ctx.symbols)
         args, run = [*ctx.sizes, *saved, *tangents], function
         if self.late is not None:
@@ -203,6 +214,44 @@ class _Differentiation:
         finally:
             ctx.maybe_clear_saved_tensors()
 
+    def why_by_calls(self, gradients: Sequence[Any]) -> str:
+        """Why these gradients are not for a compiled backward; empty where they are."""
+        if self.late is not None and self.late.writes and torch.is_grad_enabled():
+            return "writes to tensors from before and has gradients of its own (create_graph=True)"
+        for gradient in gradients:
+            kind = type(gradient)
+            if kind is not torch.Tensor and kind is not NoneType and kind is not torch.nn.Parameter:
+                return f"is given a gradient of type {_class_name(gradient)}"
+        return ""
+
+    def by_calls(self, ctx: Any, gradients: Sequence[Any], reason: str) -> tuple[Any, ...]:
+        """Gradients as eager takes them: the program's graph runs once more, op by op, and autograd goes back over it.
+
+        ``UnsupportedError`` where it would not give what the forward gave.
+        """
+        obstacle = self.obstacle
+        if any(type(gradient) is WholeGradient for gradient in gradients):
+            obstacle = "the result that it belongs to is a wrapper of those of the graph"
+        try:
+            if obstacle or self.inputs is None:
+                raise DoubleBackwardError(obstacle)
+            run = self.backward.recorded(reason)  # type: ignore[attr-defined]
+            inputs = self.inputs.find(ctx, ctx.given)
+        except DoubleBackwardError as error:
+            raise UnsupportedError(
+                f"a compiled backward {reason}, and the graph cannot run once more in its place: {error}; run "
+                "the forward without turret.compile"
+            ) from error
+        once_more = double_backward.Again(run, tuple(inputs), self.shown(self.differentiable), (), self.apart)
+        found = once_more.first([gradients[n] for n in self.differentiable], torch.is_grad_enabled())
+        ctx.maybe_clear_saved_tensors()
+        return found
+
+    def shown(self, given: Iterable[int]) -> tuple[int, ...]:
+        """Where among the program's outputs some outputs of the graph are."""
+        places = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
+        return tuple(places[n] for n in given)
+
     def nothing(self, inputs: int) -> tuple[None, ...]:
         """The gradients where none has come: as in eager, what was saved is not looked at, which may have changed."""
         if self.late is not None and self.late.writes:
@@ -217,16 +266,15 @@ class _Differentiation:
             raise double_backward.error(self.obstacle)
         try:
             run = self.backward.recorded()  # type: ignore[attr-defined]
+            inputs = self.inputs.find(ctx, ctx.given)
         except DoubleBackwardError as error:
             raise double_backward.error(str(error)) from None
-        inputs = self.inputs.find(ctx, ctx.given)
         partial = any(gradients[n] is None for n in self.differentiable)
         given = [n for n in self.differentiable if not partial or gradients[n] is not None]
         if len(given) != len(tangents):
             given = list(self.differentiable)  # zeros stand in for the others
-        shown = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
         wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
-        again = double_backward.Again(run, tuple(inputs), tuple(shown[n] for n in given), wanted)
+        again = double_backward.Again(run, tuple(inputs), self.shown(given), wanted, self.apart)
         made = list(results)
         for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
             made[n] = value

@@ -18,6 +18,7 @@ import torch
 from turret.errors import DoubleBackwardError
 from turret.frames.frame_hook import keep_torch_out
 from turret.hooks.signature import GraphSignature, Mutation, OutputKind
+from turret.plugins.wrap_runtime.edges import values, without_edges
 
 Outputs = Sequence[Any]
 
@@ -34,8 +35,8 @@ def obstacle(signature: GraphSignature) -> str:
     """Why a graph cannot be run once more in place of its forward; empty where it can."""
     if signature.bases or any(_is_changed(info) for info in signature.inputs):
         return "the forward changes its inputs, so that running it once more would start from other values"
-    if any(m.written for m in signature.late_memory):
-        return "the backward writes to tensors from before"
+    if any(m.written and m.made for m in signature.late_memory):
+        return "the backward writes to tensors that the forward made"
     if signature.wrapped:
         return "a gradient is of another class than what it is the gradient of"
     if signature.numbers:
@@ -67,9 +68,11 @@ class Inputs:
     what is no tensor is kept.  Versions are noted but for parameters that the forward saves, which autograd looks at.
     """
 
-    def __init__(self) -> None:
-        self._known = False
+    def __init__(self, apart: Sequence[int] = ()) -> None:
+        """``apart``: inputs that the node has no edges to."""
+        self._apart, self._known = apart, False
         self._tensors: tuple[int, ...] = ()
+        self._edges: tuple[int, ...] = ()
         self._weak: tuple[int, ...] = ()
         self._counted: tuple[int, ...] = ()
         self._plain: tuple[int, ...] = ()
@@ -88,25 +91,27 @@ class Inputs:
         among = set(map(id, saved))
         tensors = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor)]
         self._plain = tuple(n for n in range(len(inputs)) if n not in tensors)
-        self._weak = tuple(n for n in tensors if not (inputs[n].is_leaf and inputs[n].requires_grad))
+        self._edges = tuple(n for n in tensors if n not in self._apart)
+        leaves = [n for n in self._edges if inputs[n].is_leaf and inputs[n].requires_grad]
+        self._weak = tuple(n for n in tensors if n not in leaves)
         alone = [n for n in tensors if n in self._weak or id(inputs[n]) not in among]
         self._counted = tuple(n for n in alone if not inputs[n].is_inference())
         self._tensors, self._known = tuple(tensors), True
 
     def find(self, node: Any, kept: Kept) -> list[Any]:
-        """The inputs of the call whose autograd node this is; ``DoubleBackwardError`` where they are not the same."""
+        """The inputs of the call whose autograd node this is; ``DoubleBackwardError``: why they are not the same."""
         references, versions, plain = kept
         found: dict[int, Any] = dict(zip(self._plain, plain, strict=True))
-        for (edge, _), n in zip(node.next_functions, self._tensors, strict=True):
+        for (edge, _), n in zip(node.next_functions, self._edges, strict=True):
             found[n] = getattr(edge, "variable", None)
         for n, reference in zip(self._weak, references, strict=True):
             found[n] = reference()
         missing = [n for n in self._tensors if found[n] is None]
         if missing:
-            raise error(f"input {missing[0]} of the forward is gone: keep a reference to it until then")
+            raise DoubleBackwardError(f"input {missing[0]} of the forward is gone: keep a reference to it until then")
         for n, version in zip(self._counted, versions, strict=True):
             if found[n]._version != version:
-                raise error(f"input {n} of the forward was written to since")
+                raise DoubleBackwardError(f"input {n} of the forward was written to since")
         return [found[n] for n in range(len(found))]
 
 
@@ -115,17 +120,38 @@ class Again:
     """The gradients of one call, as a function of the inputs and tangents that autograd can differentiate.
 
     ``run`` is the program's graph, op by op; ``outputs`` are the positions of those of its outputs that ``tangents``
-    (of the backward that gave the gradients) belong to, ``wanted`` those of the inputs whose gradients there are.
+    (of the backward that gave the gradients) belong to, ``wanted`` those of the inputs whose gradients there are;
+    no gradient flows to those ``apart``.
     """
 
     run: Callable[..., Outputs]
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     wanted: tuple[int, ...]
+    apart: tuple[int, ...]
+
+    def first(self, tangents: Sequence[Any], create_graph: bool) -> tuple[Any, ...]:
+        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``."""
+        with torch.enable_grad():
+            inputs = list(self.inputs)
+            asked = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.requires_grad]
+            asked = [n for n in asked if n not in self.apart]
+            for n in asked:
+                inputs[n] = inputs[n].view_as(inputs[n])
+            results = self.run(*inputs)
+        pairs = [(results[n], t) for n, t in zip(self.outputs, tangents, strict=True) if t is not None]
+        pairs = [(r, t) for r, t in pairs if r.requires_grad]
+        gradients = torch.autograd.grad(
+            [r for r, _ in pairs], [inputs[n] for n in asked], [t for _, t in pairs],
+            create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+        found = dict(zip(asked, gradients, strict=True))
+        return tuple(map(found.get, range(len(inputs))))
 
     def attach(self, gradients: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The gradients, with a node behind them that leads to inputs and tangents."""
-        tensors = [v for v in self.inputs if isinstance(v, torch.Tensor)]
+        given = without_edges(self.inputs, self.apart)
+        tensors = [g for g, v in zip(given, self.inputs, strict=True) if isinstance(v, torch.Tensor)]
         plain = tuple(None if isinstance(v, torch.Tensor) else v for v in self.inputs)
         return _Attach.apply(attrs.evolve(self, inputs=plain), gradients, *tensors, *tangents)
 
@@ -167,9 +193,9 @@ class _Attach(torch.autograd.Function):
     """Hands gradients on; their own gradients are computed by running the program's graph once more."""
 
     @staticmethod
-    def forward(ctx: Any, again: Again, gradients: Sequence[torch.Tensor], *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, again: Again, gradients: Sequence[torch.Tensor], *tensors: Any) -> Any:
         ctx.again = again
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*values(tensors))
         ctx.set_materialize_grads(False)
         return tuple(g.view_as(g) for g in gradients)
 

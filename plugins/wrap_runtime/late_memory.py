@@ -38,8 +38,6 @@ class LateTensors:
 
         ``UnsupportedError`` where the backward would not do what eager's does.
         """
-        if self.writes and torch.is_grad_enabled():
-            raise UnsupportedError(_REASON.format("has gradients of its own (create_graph=True)"))
         first = len(saved) - self._checked
         left = iter(saved[first:])
         tensors = [next(left) if m.checked else v for v, m in zip(ctx.tensors, self._memory, strict=True)]

@@ -31,6 +31,11 @@ class FailurePolicy:
         self.context.emit("fallback", stage="backward", name=name, message=message)
         warn(f"Turret runs a backward that eager would leave out in part: {message}")
 
+    def report_backward_by_calls(self, name: str, reason: str) -> None:
+        """Say why a graph runs once more, op by op, for gradients that its compiled backward does not compute."""
+        message = f"the backward of {name} runs op by op: it {reason}"
+        self.context.emit("fallback", stage="backward", name=name, message=message)
+
     def report_unstored(self, name: str, reason: str) -> None:
         """Say why nothing of a graph is stored."""
         message = f"{name} is compiled in every process: {reason}"

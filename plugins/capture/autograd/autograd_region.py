@@ -105,6 +105,7 @@ class _Apply(torch.autograd.Function):
         if any(isinstance(p, FakeTensor) for v in inputs if isinstance(v, torch.Tensor) for p in parts_of(v)):
             ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
             ctx.versions = {n: version_of(saved[n]) for n in region.checked}
+            ctx.saves_tensors = bool(region.checked)
         else:
             ctx.save_for_backward(*(saved[n] for n in sorted(region.checked)))
             ctx.saved = [None if n in region.checked else v for n, v in enumerate(saved)]

@@ -17,7 +17,7 @@ from turret.graph.gradient_hooks import has_hook
 from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.record.freed import nodes_below
+from turret.plugins.capture.record.histories import nodes_below
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.overriding import OF_TORCH
@@ -94,6 +94,7 @@ def retain_grad(t: Tracer, tensor: Tensor) -> Value:
         if tensor.source is not None or t.recorder.open_regions:
             raise Unsupported("Tensor.retain_grad of a tensor that existed before")
         tensor.fake.retain_grad()
+        t.recorder.retained.note(tensor.fake, t.call_stack.step)
     return _NONE
 
 

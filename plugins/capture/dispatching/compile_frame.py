@@ -344,6 +344,7 @@ class _Attempt:
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
             tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
+            tracer.recorder.retained.check(outputs, tracer.recorder.made_at)
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.recorder.calls or r.outputs)

@@ -43,7 +43,7 @@ from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.freed import FreedGraphs
+from turret.plugins.capture.record.histories import FreedGraphs, RetainedGradients
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
@@ -237,6 +237,7 @@ class GraphRecorder:
         self.made_at: dict[str, tuple[int, Lines]] = {}
         """Of calls, by their nodes' names: the step of the root frame and the lines that they were made in."""
         self.freed = FreedGraphs()
+        self.retained = RetainedGradients()
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False

@@ -389,6 +389,7 @@ class Recorder(Protocol):
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
     resized_data: list[fx.Node]
     freed: Any
+    retained: Any
     made_at: dict[str, tuple[int, Lines]]
     devices: list[torch.device]
     tags: dict[str, Any]

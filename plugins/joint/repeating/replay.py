@@ -415,7 +415,7 @@ class _Copied(torch.autograd.Function):
     def forward(
         ctx: Any, replays: Replays, copied: tuple, recipe: TensorRecipe, *reached: torch.Tensor
     ) -> torch.Tensor:
-        ctx.replays, ctx.copied = replays, copied
+        ctx.replays, ctx.copied, ctx.saves_tensors = replays, copied, True
         ctx.set_materialize_grads(False)
         return replays.tracer.make(recipe)
 

@@ -194,6 +194,31 @@ def test_a_second_backward_outside_raises_what_eager_raises():
     assert loss.requires_grad
 
 
+@pytest.mark.parametrize("asked", ["input", "between", "another"])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_results_of_inputs_with_a_history_have_the_gradients_that_a_backward_within_leaves(leaf, asked):
+    def function(x, w):
+        between = x @ x
+        above = between.exp()
+        root = {"another": (x * 3).sin()}.get(asked, above)
+        found = torch.autograd.grad(root.sum(), {"between": between}.get(asked, x))[0]
+        return found, between, w.sin()
+
+    def outcome(function):
+        x, w = leaves()
+        x = x.detach()[:, :1].expand(-1, len(x)).clone().requires_grad_()
+        given = x if leaf else x * 1
+        found, between, other = function(given, w)
+        try:
+            return "", [found, *torch.autograd.grad([between.sum(), other.sum()], [given, w])]
+        except RuntimeError as error:
+            return str(error).split(" (")[0], []
+
+    expected, got = outcome(function), outcome(turret.compile(function))
+    assert got[0] == expected[0]
+    torch.testing.assert_close(got[1], expected[1])
+
+
 def backward_once(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     loss = (x @ w).tanh().sum()
     loss.backward()

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
@@ -228,13 +229,57 @@ def test_a_sparse_gradient_becomes_dense():
     torch.testing.assert_close(ours.to_dense(), table.grad.to_dense())
 
 
-def test_a_gradient_of_a_subclass_is_refused_by_name():
-    class Marked(torch.Tensor):
-        pass
+class Marked(torch.Tensor):
+    pass
 
-    x, w = pair()
-    out = compiled(chain)(x, w)
-    with pytest.raises(UnsupportedError, match="Marked"):
+
+TANGENTS = {
+    "wrapper": lambda like: TwoTensor(torch.ones_like(like), torch.full_like(like, 2)),
+    "marked": lambda like: torch.ones_like(like).as_subclass(Marked),
+    "parameter": lambda like: torch.nn.Parameter(torch.ones_like(like)),
+}
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["gradients", "gradients of gradients"])
+@pytest.mark.parametrize("roots", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("kind", TANGENTS)
+def test_gradients_of_other_classes_than_the_results_are_taken_op_by_op(kind, roots, second):
+    def gradients(function):
+        x, w = pair_of_ones()
+        results = function(x, w)
+        tangents = [
+            TANGENTS[kind](results[n].detach()) if n == roots[0] else torch.ones_like(results[n]) for n in roots
+        ]
+        found = torch.autograd.grad(
+            [results[n] for n in roots], [x, w], tangents, create_graph=second, allow_unused=True
+        )
+        if second:
+            found += torch.autograd.grad(found[0].sum(), [x, w], allow_unused=True)
+        return found
+
+    def function(x, w):
+        return (x.sin() @ w).exp(), x.cos()
+
+    expected, found = gradients(function), gradients(turret.compile(function))
+    assert [type(v) for v in found] == [type(v) for v in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, TwoTensor):
+            torch.testing.assert_close((ours.a, ours.b), (theirs.a, theirs.b))
+        else:
+            torch.testing.assert_close(ours, theirs)
+
+
+def pair_of_ones():
+    return torch.ones(3, 4, requires_grad=True), torch.full((4, 4), 0.1, requires_grad=True)
+
+
+def test_a_gradient_of_another_class_is_refused_where_the_graph_cannot_run_once_more():
+    def draws(x):
+        return x.sin() * torch.rand(3, 4)
+
+    x, _ = pair()
+    out = turret.compile(draws)(x)
+    with pytest.raises(UnsupportedError, match=r"Marked.*random"):
         torch.autograd.grad(out, x, torch.ones(3, 4).as_subclass(Marked))
 
 
@@ -476,3 +521,55 @@ def test_a_backward_is_as_deterministic_as_is_asked_for_when_gradients_are_compu
                     assert made == (set() if stored else {"eager" if backward else "compiled"})
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+APART = {
+    "dead": lambda x, w, b: (w.exp(), x * b)[1],
+    "detached": lambda x, w, b: x * w.detach(),
+    "condition": lambda x, w, b: torch.where(w > 0, x, b),
+    "shape": lambda x, w, b: x + torch.zeros_like(w),
+    "without gradients": lambda x, w, b: x * without_gradients(torch.exp, w),
+    "function": lambda x, w, b: x * step(w.detach()),
+    "saved by another": lambda x, w, b: (x @ w.detach()) * b,
+}
+
+
+def without_gradients(function, value):
+    with torch.no_grad():
+        return function(value)
+
+
+def step(value):
+    return (value > 0).float()
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["gradients", "gradients of gradients"])
+@pytest.mark.parametrize("program", APART)
+def test_hooks_of_inputs_that_no_gradient_flows_to_are_not_called(program, second):
+    def called(function):
+        leaves = [torch.full((2, 2), float(n + 1), requires_grad=True) for n in range(3)]
+        calls = []
+        for n, leaf in enumerate(leaves):
+            leaf.register_hook(lambda g, n=n: calls.append((n, g is None)))
+            leaf.register_post_accumulate_grad_hook(lambda v, n=n: calls.append((n, "kept")))
+        function(*leaves).sum().backward()
+        (gradient,) = torch.autograd.grad(function(*leaves).sin().sum(), leaves[0], create_graph=second)
+        gradients = [leaf.grad for leaf in leaves]
+        if second:
+            gradients += torch.autograd.grad(gradient.sum(), leaves, allow_unused=True)
+        return sorted(calls, key=str), gradients
+
+    expected, found = called(APART[program]), called(turret.compile(APART[program], options={"on_error": "raise"}))
+    assert found[0] == expected[0]
+    torch.testing.assert_close(found[1], expected[1])
+
+
+def test_results_of_a_leaf_within_the_program_require_a_gradient():
+    def program(x, w):
+        return x.detach().clone().requires_grad_() * w.detach()
+
+    x, w = pair()
+    made = turret.compile(program, options={"on_error": "raise"})(x.t(), w[0, :3])
+    assert made.requires_grad
+    made.sum().backward()
+    assert x.grad is None

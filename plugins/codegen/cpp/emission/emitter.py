@@ -9,7 +9,8 @@ import torch
 
 from turret.ir.emit.c_emitter import CEmitter
 from turret.ir.emit.emitter import Mask
-from turret.ir.expr import Expr
+from turret.ir.expr import Expr, expr_of
+from turret.ir.index import Div, Mod, Size, Value, Var
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.emission.dtypes import accumulator, ctype
 from turret.plugins.codegen.cpp.emission.facts import Facts
@@ -39,6 +40,15 @@ class Emitter(CEmitter):
     scalar_text = staticmethod(scalar_text)
     bitcast_text = staticmethod(bitcast_text)
     combine_text = staticmethod(combine_text)
+
+    # ------------------------------------------------------------ sizes and indices
+
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask) -> str:  # type: ignore[override]
+        text = super().term(atom, coefficient, scope, mask)
+        if not isinstance(atom, Value) or not _is_made_of_truth(expr_of(atom)):
+            return text
+        # GCC (12.2 seen) addresses elements of a vector by a truth value as it has it, which is -1 for true.
+        return f"({text} | {self.named(self.base, 'no bits', 'none', 'no_bits()')})"
 
     # ------------------------------------------------------------ nodes
 
@@ -82,3 +92,15 @@ class Emitter(CEmitter):
         if source.dtype != torch.float32 or scope.named((root, None), self.base) is not None:
             return ""
         return f"{half}_narrow({self.value(source, scope)})"
+
+
+def _is_made_of_truth(index: Expr) -> bool:
+    """Whether an index may be a truth value as a number, or a sum or multiple of one."""
+    stack = [index]
+    while stack:
+        node = stack.pop()
+        if node.dtype is torch.bool:
+            return True
+        if node.op != "load":
+            stack += node.args
+    return False

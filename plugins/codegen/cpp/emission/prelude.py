@@ -299,6 +299,12 @@ INLINE int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b;
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }""",
     "most": """\
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }""",
+    "no_bits": """\
+INLINE int64_t no_bits() {  // zero, which compilers do not know
+  int64_t zero = 0;
+  __asm__("" : "+r"(zero));
+  return zero;
+}""",
     "fold_lanes": """\
 template <int lanes, class T, class F> INLINE T fold_lanes(T* values, F combine) {  // pairwise
   if constexpr (lanes == 1) {

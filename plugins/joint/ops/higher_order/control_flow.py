@@ -137,6 +137,7 @@ class _Call(torch.autograd.Function):
         ctx: Any, call: Callable, pull: Callable, wanted: list[int], differentiable: list[int], *operands: Any
     ) -> tuple:
         ctx.pull, ctx.wanted, ctx.differentiable, ctx.count = pull, wanted, differentiable, len(operands)
+        ctx.saves_tensors = True
         return call()
 
     @staticmethod

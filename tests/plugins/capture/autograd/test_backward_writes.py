@@ -233,8 +233,28 @@ def test_gradients_of_gradients_of_a_backward_that_reads_late_are_refused():
         torch.autograd.grad(first.sum(), x)
 
 
-def test_a_backward_with_gradients_of_its_own_that_writes_is_refused():
-    run = function("attribute", ("adds up",), "nothing", "before")
+@pytest.mark.parametrize("read", ["before", "after"])
+@pytest.mark.parametrize("kept", ["attribute", "saved"])
+@pytest.mark.parametrize("change", ["counts", "adds up", "sets", "a part"])
+def test_a_backward_with_gradients_of_its_own_that_writes_is_eagers(change, kept, read):
+    run = function(kept, (change,), "nothing", read)
+
+    def found(apply):
+        x, target = leaf(), torch.ones(3)
+        out = apply(x, target)
+        try:
+            (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            return first, target.clone(), *torch.autograd.grad(first.sum(), x), target
+        except RuntimeError as error:
+            assert not isinstance(error, UnsupportedError)
+            return (torch.zeros(()),)
+
+    compiled = turret.compile(lambda x, target: run(x * x, target), options=OPTIONS)
+    torch.testing.assert_close(found(compiled), found(lambda x, target: run(x * x, target)))
+
+
+def test_a_backward_with_gradients_of_its_own_that_writes_to_what_the_forward_made_is_refused():
+    run = function("attribute", ("adds up",), "made", "before")
     x = leaf()
     out = turret.compile(lambda x, target: run(x, target), options=OPTIONS)(x, torch.ones(3))
     with pytest.raises(UnsupportedError, match="create_graph"):

@@ -1,0 +1,127 @@
+"""Results of a captured graph that hang on what somebody did to a part of autograd's graph.
+
+Of a part that a backward in the captured graph has freed, whoever asks for gradients is to hear what eager says, and
+nothing is to be saved for them.  A part that retains its gradient is to have all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from turret.graph.freed_graphs import note_freed
+from turret.plugins.capture.errors import Unsupported
+
+
+class FreedGraphs:
+    """Nodes of autograd's graph of the fake tensors, each with the step of the root frame that freed it."""
+
+    def __init__(self) -> None:
+        self.steps: dict[Any, int] = {}
+
+    def note(self, nodes: Iterable[Any], step: int) -> None:
+        """A backward at a step of the root frame went through these and kept nothing."""
+        for node in nodes:
+            self.steps.setdefault(node, step)
+
+    def mark(self, graph: fx.Graph, outputs: Collection[fx.Node]) -> None:
+        """Record which outputs of the graph have no gradients any more.
+
+        Raises ``Unsupported``, to break at the backward, where some gradients of an output are left.
+        """
+        if not self.steps:
+            return
+        for node in dict.fromkeys(outputs):
+            value = node.meta.get("example_value")
+            if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+                continue
+            freed = next((n for n in nodes_below([value]) if n in self.steps), None)
+            message = None if freed is None else self.refusal(value, freed)
+            if message is not None:
+                graph.call_function(note_freed, (node, message))
+
+    def refusal(self, value: torch.Tensor, freed: Any) -> str | None:
+        """What autograd says where gradients of a tensor are asked for; None where it gives them."""
+        said = [_refusal(value, [end]) for end in _ends(value)]
+        if all(said):
+            return said[0] if said else None
+        if any(said):
+            reason = "a result of which some gradients are left after a backward that freed others"
+            raise Unsupported(reason, "pass retain_graph=True to that backward", step=self.steps[freed])
+        return None
+
+
+class RetainedGradients:
+    """Fake tensors that retain their gradients, each with the step of the root frame that asked for it.
+
+    One node of autograd gives all results of a compiled graph: what comes to one of them through another is known
+    inside of its backward alone, and would be missing from the gradient that is retained.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[torch.Tensor, int]] = []
+
+    def note(self, value: torch.Tensor, step: int) -> None:
+        """A step of the root frame called ``retain_grad`` of a tensor."""
+        self._steps.append((value, step))
+
+    def check(self, outputs: Collection[fx.Node], made_at: Mapping[str, tuple[int, Any]]) -> None:
+        """Raise ``Unsupported``, to break ahead of its first use, where other outputs hang on such a tensor.
+
+        ``made_at`` has the steps of the root frame that calls were made in.
+        """
+        if not self._steps:
+            return
+        shown: dict[fx.Node, torch.Tensor] = {}
+        for node in outputs:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                shown[node] = value
+        for retained, step in self._steps:
+            others = [v for v in shown.values() if v is not retained]
+            if len(others) < len(shown) and retained.grad_fn in nodes_below(others):
+                uses = [user.name for node, v in shown.items() if v is retained for user in node.users]
+                first = min([step, *(made_at[name][0] for name in uses if name in made_at)])
+                reason = "retain_grad of a result that other results are computed from"
+                raise Unsupported(reason, "compute those in another compiled function", step=first)
+
+
+def _ends(value: torch.Tensor) -> list[Any]:
+    """Where the graph of autograd under a tensor ends: leaves, and inputs with a history, which fakes lack."""
+    found: list[Any] = []
+    met, pending = set(), [value.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        elif node.name() == "torch::autograd::Error":
+            found.append(torch.autograd.graph.GradientEdge(node, 0))
+        else:
+            pending += [below for below, _ in node.next_functions]
+    return found
+
+
+def _refusal(value: torch.Tensor, ends: list[Any]) -> str | None:
+    try:
+        torch.autograd.grad(value, ends, torch.empty_like(value), retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def nodes_below(tensors: Iterable[torch.Tensor]) -> list[Any]:
+    """All nodes of autograd's graph that tensors hang on."""
+    found: dict[Any, None] = {}
+    pending = [v.grad_fn for v in tensors]
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            pending += [below for below, _ in node.next_functions]
+    return list(found)
