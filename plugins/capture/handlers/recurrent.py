@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from turret.graph.ops.recurrent_ops import has_trained_kernel
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.torch_functions import call_torch
@@ -27,7 +28,8 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _recurrent(layer: Any) -> Handler:
-    """A graph break where eager has one kernel for all steps: cuDNN's, and oneDNN's with its gradient.
+    """A graph break where eager has one kernel for all steps that the graph has no call of: cuDNN's, and oneDNN's with
+    its gradient for some inputs.
 
     Two layers of LSTM over 32 steps on a CPU: 4.8 ms a training step in eager, 10.3 ms as 270 kernels and calls.  With
     ``fullgraph`` the steps become part of the graph.
@@ -38,7 +40,8 @@ def _recurrent(layer: Any) -> Handler:
         on_gpu = any(f.device.type != HOST.type for f in given)
         trained = torch.is_grad_enabled() and any(f.requires_grad for f in given)
         with_onednn = layer is torch.lstm and torch.backends.mkldnn.is_available() and not on_gpu
-        if (on_gpu or (with_onednn and trained)) and not t.policy.data_dependent:
+        torn = with_onednn and trained and not has_trained_kernel(given[0], given[1:])
+        if (on_gpu or torn) and not t.policy.data_dependent:
             raise Unsupported(f"torch.{layer.__name__}, which libraries have kernels for")
         return call_torch(t, layer, list(args), {})
 

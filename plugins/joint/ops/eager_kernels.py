@@ -26,6 +26,7 @@ from turret.errors import UnsupportedError
 from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
+from turret.plugins.joint.ops.recurrent import recurrent_layers
 from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
 from turret.torch_compat.operators.layouts import suggest_memory_format
 from turret.torch_compat.operators.ops import OpOverload
@@ -69,6 +70,9 @@ class PreferEagerKernels(TorchFunctionMode):
         if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
             with DisablePythonDispatcher():
                 return func(*args, **kwargs)
+        made = recurrent_layers(name, args, kwargs)
+        if made is not NotImplemented:
+            return made
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
             args = (args[0].detach().requires_grad_(), *args[1:])

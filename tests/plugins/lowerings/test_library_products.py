@@ -69,3 +69,29 @@ def test_products_of_int4() -> None:
     packed = torch._convert_weight_to_int4pack_for_cpu(w, 1)
     scales = torch.rand(64 // 32, 48, 2, dtype=BF16)
     same(lambda x, w, s: F.relu(torch._weight_int4pack_mm_for_cpu(x, w, 32, s)) + 1, x, packed, scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 4, 33])
+def test_products_with_packed_weights_of_four_bits(rows: int, dtype: torch.dtype) -> None:
+    x, scales = torch.randn(rows, 64, dtype=dtype), torch.rand(2, 32, 2, dtype=dtype)
+    four = torch._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (32, 64), dtype=torch.int32), 2)
+
+    def function(x: torch.Tensor, four: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int4pack_mm_for_cpu(x * 2, four, 32, scales).relu()
+
+    made = same(function, x, four, scales)
+    assert [step.op for step in made.externs] == [torch.ops.aten._weight_int4pack_mm_for_cpu.default]
+
+
+@pytest.mark.parametrize("dtype", [F8, torch.float8_e5m2])
+@pytest.mark.parametrize("out", [None, torch.float32, BF16])
+def test_products_of_float8_whose_rows_and_columns_are_scaled(dtype: torch.dtype, out: torch.dtype | None) -> None:
+    x, w = torch.randn(33, 64), torch.randn(32, 64).to(dtype)
+    left, right = torch.rand(33, 1), torch.rand(1, 32)
+
+    def function(x: torch.Tensor, w: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm((x * 3).to(dtype), w.t(), left, right, out_dtype=out).float().relu()
+
+    made = same(function, x, w, left, right)
+    assert torch.ops.aten._scaled_mm.default in [step.op for step in made.externs]
