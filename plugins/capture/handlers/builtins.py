@@ -233,7 +233,9 @@ def delattr_(t: Tracer, value: Value, name: Value) -> Value:
 
 
 @registry.function(vars)
-def vars_(t: Tracer, value: Value) -> Value:
+def vars_(t: Tracer, value: Value | None = None) -> Value:
+    if value is None:
+        return t.call(t.wrap_known(locals), [], {})
     value = value.realize()
     if isinstance(value, Instance):
         return InstanceDict(value)
@@ -294,11 +296,6 @@ def exc_info(t: Tracer) -> Value:
 @registry.function(sys.exception)
 def exception(t: Tracer) -> Value:
     return t.call_stack.handled() or Unread("sys.exception() of what the caller handles", t.call_stack.step)
-
-
-@registry.function(locals)
-def local_variables(t: Tracer) -> Value:
-    raise Unsupported("locals() in compiled code")
 
 
 @registry.function(eval)

@@ -89,6 +89,9 @@ _IDENTITY_TYPES = (
     re.Pattern,
     re.Match,
     type(torch.__version__),
+    type(sys.version_info),
+    type(sys.flags),
+    type(sys.float_info),
     torch.iinfo,
     typing.TypeVar,
 )
