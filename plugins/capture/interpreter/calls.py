@@ -65,6 +65,8 @@ _NOT_FOLLOWED = (
 
 
 _TRANSPARENT = {
+    # What torch compiles is a part of the graph around.
+    ("torch._dynamo.eval_frame", "_TorchDynamoContext.__call__.<locals>.compile_wrapper"): "fn",
     ("dataclasses", "_recursive_repr.<locals>.wrapper"): "user_function",
     ("reprlib", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"): "user_function",
     ("torch.jit._trace", "_script_if_tracing.<locals>.wrapper"): "fn",
