@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from turret.frames.saved_tensor_hooks import raised_by_hook
-from turret.frames.trace_modes import SETTERS, mode_values
+from turret.frames.trace_modes import SETTERS, mode_values, restore_modes
 from turret.torch_compat.autograd import set_version_counters
 from turret.torch_compat.dispatch import TorchDispatchMode, has_storage
 
@@ -58,8 +58,8 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
             with watch:
                 return call(*args)
         except BaseException as error:
-            for (setter, leading), value in before.items():
-                setter(*leading, *value)
+            if sets_modes:
+                restore_modes(before)
             note_writes(error, not kept.is_undone(watch.wrote(), error))
             raise
 

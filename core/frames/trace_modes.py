@@ -11,7 +11,9 @@ from typing import Any
 
 import attrs
 import torch
+from torch import fx
 
+from turret.torch_compat import settings
 from turret.torch_compat.autograd import set_autograd_compiler, set_saved_tensor_hooks_traced
 from turret.torch_compat.dispatch import DisableAutocast, DispatchKey
 from turret.torch_compat.function_overrides import (
@@ -230,9 +232,15 @@ SETTERS: frozenset[Callable[..., Any]] = frozenset(
         set_attention_order,
         torch.set_default_device,
         torch.set_default_dtype,
+        *settings.setters,
     }
 )
 """Functions that set a mode; a captured graph calls them where the program enters or leaves one."""
+
+
+def switches_settings(graph: fx.Graph) -> bool:
+    """Whether a graph switches settings of torch that are no arguments of its ops and that kernels look at."""
+    return any(node.op == "call_function" and node.target in settings.setters for node in graph.nodes)
 
 
 ModeValues = dict[tuple[Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]]
@@ -253,6 +261,8 @@ def mode_values() -> ModeValues:
     found[set_attention_order, ()] = (attention_order(),)
     found[torch.set_default_device, ()] = (default_device(),)
     found[torch.set_default_dtype, ()] = (torch.get_default_dtype(),)
+    for setter, reader in settings.readers.items():
+        found[setter, ()] = settings.values(reader)
     return found
 
 
@@ -275,8 +285,15 @@ class ModeChanges:
             try:
                 yield
             finally:
-                for setter, lead, _ in self.values:
-                    setter(*lead, *before[setter, lead])
+                restore_modes(before)
+
+
+def restore_modes(before: ModeValues) -> None:
+    """Make the modes what they were, those that are others by now."""
+    now = mode_values()
+    for (setter, leading), value in before.items():
+        if now[setter, leading] != value:
+            setter(*leading, *value)
 
 
 def autocast_disabled() -> contextlib.AbstractContextManager[Any]:

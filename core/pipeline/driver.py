@@ -14,6 +14,7 @@ import pluggy
 
 from turret.errors import StageError
 from turret.frames.eager_graphs import eagerly
+from turret.frames.trace_modes import switches_settings
 from turret.hooks.config import Config
 from turret.hooks.devices import devices_of
 from turret.hooks.products import CapturedGraph
@@ -35,8 +36,16 @@ def _compile_with_key(
 ) -> tuple[Callable[..., Any], str | None]:
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = Pipeline(manager, config)
-    if captured.gradient_buckets is not None:
-        from turret.pipeline.gradient_buckets import cut, join
+    if switches_settings(captured.module.graph):
+        from turret.pipeline.sections.settings import cut as cut_at_settings
+
+        parts = cut_at_settings(captured)
+        if parts is not None:
+            made = parts.compiled(lambda graph: _compile_with_key(manager, config, graph, False)[0])
+            return parts.join(captured, made), None
+    elif captured.gradient_buckets is not None:
+        from turret.pipeline.sections.gradient_buckets import cut
+        from turret.pipeline.sections.sections import join
 
         sections = cut(captured)
         if sections:

@@ -55,8 +55,11 @@ class Registry:
     )  # fmt: skip
     """Kinds of objects whose methods in C are pure."""
     pure_modules: set[str] = attrs.field(
-        factory=lambda: {"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"}
-    )
+        factory=lambda: {
+            "math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics", "binascii",
+            "unicodedata", "zlib",
+        }
+    )  # fmt: skip
     """Modules whose functions in C are pure."""
 
     def instruction(self, *names: str) -> Callable[[Handler], Handler]:

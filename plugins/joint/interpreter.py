@@ -15,6 +15,7 @@ from turret.graph.ops.host_scalars import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import JointTracer
+from turret.torch_compat import settings
 from turret.torch_compat.dispatch import pop_function_mode
 from turret.torch_compat.operators.ops import HigherOrderOperator
 from turret.torch_compat.trees import pytree
@@ -98,6 +99,8 @@ class CapturedRun:
                 return element(*args)
             shown, value = element(args[0], args[1]), args[2]
             return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
+        if node.op == "call_function" and target in settings.setters:
+            raise UnsupportedError(f"{target.__name__} between calls that cannot be compiled apart")
         if is_replaced(target):  # under the tracer's mode it would hand on what has its name
             with pop_function_mode() as mode:
                 return mode.__torch_function__(target, (), args, kwargs)

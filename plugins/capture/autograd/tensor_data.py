@@ -1,4 +1,4 @@
-"""Where a tensor lies and what it holds: ``data_ptr`` and ``x.data = y``."""
+"""Where a tensor lies and what it holds: ``data_ptr``, ``x.data = y`` and ``x.set_(y)``."""
 
 from __future__ import annotations
 
@@ -60,6 +60,32 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     t.effects.note(tensor)
     tensor.node, tensor.fake, tensor.new_data = current.node, current.fake, data
     t.recorder.by_fake[id(current.fake)] = tensor
+
+
+@registry.tensor_method("set_")
+def set_memory(t: Tracer, tensor: Tensor, source: Value | None = None, *layout: Value, **named: Value) -> Value:
+    """``tensor.set_(other)``: the tensor lies where another one does, which need not be as large, from here on."""
+    given = None if source is None else source.realize()
+    if layout or named or not (given is None or isinstance(given, Tensor)):
+        raise Unsupported("Tensor.set_ of a storage")
+    old = tensor.fake
+    if given is None:
+        options = {"dtype": t.wrap_known(old.dtype), "device": t.wrap_known(old.device)}
+        given = t.recorder.call(torch.empty, [Constant(0)], options)
+    assert isinstance(given, Tensor)
+    new = given.fake
+    if old.requires_grad or new.requires_grad or t.recorder.open_regions:
+        raise Unsupported("Tensor.set_ where gradients or a graph in the graph have a part in it")
+    if (old.dtype, old.device, old.layout) != (new.dtype, new.device, new.layout) or given is tensor:
+        raise Unsupported("Tensor.set_ of a tensor of another type")
+    if tensor.real is not None:
+        set_data(t, tensor, given)
+        return tensor
+    data = t.recorder.call_method("detach", [given], {})
+    assert isinstance(data, Tensor)
+    tensor.node, tensor.fake = data.node, data.fake
+    t.recorder.by_fake[id(data.fake)] = tensor
+    return tensor
 
 
 def _copied(t: Tracer, tensor: Tensor, data: Tensor) -> Tensor:

@@ -233,7 +233,9 @@ def delattr_(t: Tracer, value: Value, name: Value) -> Value:
 
 
 @registry.function(vars)
-def vars_(t: Tracer, value: Value) -> Value:
+def vars_(t: Tracer, value: Value | None = None) -> Value:
+    if value is None:
+        return t.call(t.wrap_known(locals), [], {})
     value = value.realize()
     if isinstance(value, Instance):
         return InstanceDict(value)
@@ -294,11 +296,6 @@ def exc_info(t: Tracer) -> Value:
 @registry.function(sys.exception)
 def exception(t: Tracer) -> Value:
     return t.call_stack.handled() or Unread("sys.exception() of what the caller handles", t.call_stack.step)
-
-
-@registry.function(locals)
-def local_variables(t: Tracer) -> Value:
-    raise Unsupported("locals() in compiled code")
 
 
 @registry.function(eval)
@@ -635,10 +632,18 @@ def divmod_(t: Tracer, left: Value, right: Value) -> Value:
 def _divmod_of_class(t: Tracer, left: Value, right: Value) -> Value:
     """``divmod`` that is up to a class; tensors have none."""
     kinds = (left.type(), right.type())
+    sides = [(left, "__divmod__", right), (right, "__rdivmod__", left)]
+    if kinds[0] is kinds[1]:
+        sides.pop()
+    elif issubclass(kinds[1], kinds[0]) and look_up(t, kinds[1], "__rdivmod__") != look_up(t, kinds[0], "__rdivmod__"):
+        sides.reverse()
+    for asked, name, other in sides:
+        answer = asked.answer(t, name, other) if isinstance(asked, Instance) else NotImplemented
+        if not isinstance(answer, types.NotImplementedType):
+            return answer
+        if not isinstance(asked, Instance) and getattr(asked.type(), name, None) not in _OF_PLAIN_NUMBERS:
+            raise Unsupported(f"divmod() of {left.describe()} and {right.describe()}")
     operands = "'{}' and '{}'".format(*map(spelled, kinds))
-    for kind in kinds:
-        if not {getattr(kind, name, None) for name in _DIVMODS} <= _OF_PLAIN_NUMBERS:
-            raise Unsupported(f"divmod() of {operands}")
     raise t.raised(TypeError, f"unsupported operand type(s) for divmod(): {operands}")
 
 

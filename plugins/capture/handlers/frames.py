@@ -1,10 +1,11 @@
-"""``sys._getframe`` and ``globals``: compiled code has other frames than the program, so these are answered here.
+"""``sys._getframe``, ``globals`` and ``locals``: compiled code has other frames, so these are answered here.
 
 A break that made such a call for real would find the compiled code's own frame.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any
@@ -14,6 +15,7 @@ from turret.plugins.capture.facts.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.mappings import DictByKey
 
 
@@ -67,6 +69,29 @@ def get_frame(t: Tracer, number: Value | None = None) -> Value:
         assert isinstance(found, FrameObject)
         found = _caller(t, found.depth)
     return found
+
+
+@registry.function(locals)
+def local_variables(t: Tracer) -> Value:
+    """A dict of the variables that are bound; up to 3.12 a frame has one, which each call brings up to date."""
+    frame = t.call_stack.frames[-1]
+    if resume.is_resume(frame.code) or not frame.code.co_flags & inspect.CO_OPTIMIZED:
+        raise Unsupported("locals() behind a graph break, or in the body of a class", step=NOWHERE)
+    known: Value | None = frame.variables
+    found = t.new_dict({}) if known is None else known
+    if not _EACH_IS_NEW:
+        frame.variables = found
+    for name, held in zip(frame.decoded.slots, frame.locals, strict=True):
+        value = held.get(t) if isinstance(held, Cell) else held
+        if value is not None:
+            found.set_item(t, Constant(name), value)
+        elif known is not None:
+            found.call_method(t, "pop", [Constant(name), Constant(None)], {})
+    return found
+
+
+_EACH_IS_NEW = sys.version_info >= (3, 13)
+"""Whether each call of ``locals()`` makes a dict."""
 
 
 class Globals(DictByKey):

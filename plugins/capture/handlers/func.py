@@ -151,10 +151,43 @@ def vmap(
         "out_dims": 0 if out_dims is None else t.constant_of(out_dims),
         "randomness": "error" if randomness is None else t.constant_of(randomness),
     }
-    if chunk_size is not None and not t.is_none(chunk_size):
-        raise Unsupported("torch.vmap with a chunk_size")
-    apply = functools.partial(_vmap_call, func, options)
+    size = None if chunk_size is None else t.constant_of(chunk_size)
+    if size is None:
+        apply = functools.partial(_vmap_call, func, options)
+    elif type(size) is int and size > 0 and options["randomness"] != "same":
+        apply = functools.partial(_vmap_in_chunks, func, options, size)
+        options = {**options, "chunk_size": size}
+    else:
+        raise Unsupported(f"torch.vmap with chunk_size={size} and randomness={options['randomness']!r}")
     return Transformed("vmap", apply, _remake(torch.vmap, func, **options))
+
+
+def _vmap_in_chunks(
+    func: Value, options: dict[str, Any], size: int, t: Tracer, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Calls for so many slices each, whose results are put together."""
+    dims = _spread(t, options["in_dims"], args)
+    leaves, given = flatten(t, t.new_tuple(args))
+    found: list[list[Value]] = []
+    lengths = [v.realize().fake.shape[dim] for v, dim in zip(leaves, dims, strict=True) if dim is not None]  # type: ignore[attr-defined]
+    if not lengths or type(lengths[0]) is not int or any(length != lengths[0] for length in lengths):
+        raise Unsupported("torch.vmap with a chunk_size over sizes that are not known, or that differ")
+    for start in range(0, max(lengths[0], 1), size):
+        count = min(size, lengths[0] - start)
+        parts = [
+            v if dim is None else t.recorder.call_method("narrow", [v, *map(Constant, (dim, start, count))], {})
+            for v, dim in zip(leaves, dims, strict=True)
+        ]
+        results, structure = flatten(t, _vmap_call(func, options, t, given.build(t, iter(parts)).unpack(t), kwargs))
+        found.append(results)
+    out = _flat_out_dims(options["out_dims"], structure)
+    if None in out:
+        raise Unsupported("torch.vmap with a chunk_size, some of whose results have no dimension for it")
+    joined = [
+        t.recorder.call(torch.cat, [t.new_list(list(results)), Constant(dim)], {})
+        for results, dim in zip(zip(*found, strict=True), out, strict=True)
+    ]
+    return structure.build(t, iter(joined))
 
 
 def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import operator
 import os.path
 import re
 import sys
@@ -15,6 +16,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.classes import METHODS_IN_C
 from turret.plugins.capture.values.objects import Instance
 
 _OF_PATHS = (
@@ -24,8 +26,17 @@ _OF_PATHS = (
 
 
 def _of_path(function: Any, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-    """A function of texts that reads neither the disk nor the environment."""
-    return t.fold(function, list(args), kwargs)
+    """A function of texts that reads neither the disk nor the environment; of an object it asks for the text."""
+    return t.fold(function, [_text_of_path(t, v) for v in args], {k: _text_of_path(t, v) for k, v in kwargs.items()})
+
+
+def _text_of_path(t: Tracer, path: Value) -> Value:
+    return t.call(t.wrap_known(os.fspath), [path], {}) if isinstance(path.realize(), Instance) else path
+
+
+@registry.function(os.path.commonpath)
+def common_path(t: Tracer, paths: Value) -> Value:
+    return t.fold(os.path.commonpath, [paths], {})
 
 
 for _function in _OF_PATHS:
@@ -56,6 +67,25 @@ def recursion_limit(t: Tracer) -> Value:
     found = lookups.recursion_limit(sys)
     t.guards.take("CALL", BoundSource("sys", sys), (lookups.recursion_limit, found))
     return Constant(found)
+
+
+# Getters from before; those that compiled code makes are functions of Python (``python.polyfills``).
+
+
+def _call_getter(t: Tracer, getter: Value, value: Value) -> Value:
+    assert isinstance(getter, Instance)
+    if getter.object is None or getter.source is None:
+        raise Unsupported(f"a call of {getter.describe()}")
+    t.guards.take("ID", getter.source, getter.object)
+    reduced = getter.object.__reduce__()
+    if reduced[0] is not type(getter.object):
+        raise Unsupported("a methodcaller with arguments by name")
+    made = t.call(t.wrap_known(reduced[0]), [t.wrap_known(v) for v in reduced[1]], {})
+    return t.call(made, [value], {})
+
+
+for _getter in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
+    METHODS_IN_C[_getter] = {"__call__": _call_getter}
 
 
 # Regular expressions.

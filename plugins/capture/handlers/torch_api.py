@@ -82,6 +82,21 @@ def compiles(t: Tracer) -> Value:
 
 
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
+
+
+def _call_optimized_module(t: Tracer, /, module: Value, *args: Value, **kwargs: Value) -> Value:
+    """The call of what ``torch.compile`` makes of a module: the module becomes a part of the graph around."""
+    held = module.realize()
+    if not isinstance(held, Module) or held.hooks_in_use(t):
+        raise Unsupported(f"a call of {held.describe()}, a module that torch compiles and that has hooks")
+    original = (
+        held.get_attr(t, "_modules").realize().get_item(t, Constant("_orig_mod"))
+    )  # its __getattr__ asks that one
+    return t.call(original, list(args), kwargs)
+
+
+registry.followed.add("OptimizedModule.__getattr__")
+registry.named["torch._dynamo.eval_frame", "OptimizedModule.__call__"] = _call_optimized_module
 registry.followed.add("ProxyableClassMeta.__call__")  # of torch.fx: makes an instance as any class does
 registry.functions[typing.cast] = lambda t, kind, value: value
 registry.functions[torch.jit.annotate] = lambda t, the_type, the_value: the_value

@@ -55,7 +55,7 @@ _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
     "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
     "socket", "ast", "traceback", "linecache", "tokenize", "pickle", "copyreg", "re", "json", "datetime",
-    "time", "weakref", "importlib", "unittest", "queue", "concurrent", "os", "posixpath", "pathlib", "tqdm", "rich",
+    "time", "weakref", "importlib", "unittest", "queue", "concurrent", "os", "posixpath", "tqdm", "rich",
     "torch._dynamo", "torch._inductor", "torch.fx", "torch._subclasses", "torch._logging", "torch.distributed",
     "torch._functorch", "torch.jit", "torch.onnx", "torch.package", "torch.multiprocessing", "torch.profiler",
     "torch.export", "torch._ops", "torch._library", "torch.library", "torch.overrides", "torch.serialization",
@@ -65,6 +65,8 @@ _NOT_FOLLOWED = (
 
 
 _TRANSPARENT = {
+    # What torch compiles is a part of the graph around.
+    ("torch._dynamo.eval_frame", "_TorchDynamoContext.__call__.<locals>.compile_wrapper"): "fn",
     ("dataclasses", "_recursive_repr.<locals>.wrapper"): "user_function",
     ("reprlib", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"): "user_function",
     ("torch.jit._trace", "_script_if_tracing.<locals>.wrapper"): "fn",

@@ -53,6 +53,8 @@ class Frame:
         self.instructions = self.decoded.instructions
         self.locals: list[Any] = [None] * len(self.decoded.slots)
         self.closure = closure
+        self.variables: Value | None = None
+        """The dict that ``locals()`` gave, where a frame has but one."""
         self.stack: list[Value] = []
         self.index = 0
         """Of the next instruction; during one, of the one after it."""

@@ -43,7 +43,7 @@ from turret.plugins.capture.values.base import (
     Value,
     spelled,
 )
-from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
 from turret.plugins.capture.values.exceptions import ExceptionInstance, traceback_of
 from turret.plugins.capture.values.floats import Changing
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
@@ -56,6 +56,9 @@ from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.programs.functions import assert_async
+
+_OF_SEQUENCES = frozenset(getattr(kind, name) for kind in (list, tuple, str, bytes) for name in ("__add__", "__mul__"))
+"""What ``+`` and ``*`` are for sequences that are written in C: Python comes to it behind all methods of both sides."""
 
 
 def _derives(one: Value, other: Value) -> bool:
@@ -390,23 +393,50 @@ class FrameTracer(Caller):
             return left.get_item(self, right)
         if any(isinstance(v, Constant) and isinstance(v.value, numpy.generic) for v in (left, right)):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in (left, right))
-        first = isinstance(right, Instance) and self.answers_first(operation, right, left)
-        answer = right.reflected(self, operation, left) if first else NotImplemented
-        if isinstance(answer, types.NotImplementedType):
-            answer = left.binary(self, operation, right, inplace)
-        if isinstance(answer, types.NotImplementedType) and not first:
-            answer = right.reflected(self, operation, left)
+        if inplace and (isinstance(left, Instance) or left.type() in (dict, set)):
+            answer = self._changed_in_place(operation, left, right)
+            if not isinstance(answer, types.NotImplementedType):
+                return answer
+            inplace = False
+        answer = self._operated(operation, left, right, inplace)
         if isinstance(answer, types.NotImplementedType):
             raise Unsupported(f"{operation.__name__} of {left.describe()} and {right.describe()}")
         return answer
 
-    def answers_first(self, operation: Callable, right: Instance, left: Value) -> bool:
+    def _operated(self, operation: Callable, left: Value, right: Value, inplace: bool) -> Answer:
+        """What the sides of a binary operator say, in the order in which Python asks them."""
+        follows = isinstance(left, Instance) or (inplace and operation is operator.add)
+        beside = right if follows else contained(self, right, operation)
+        alike = isinstance(right, Instance) and isinstance(left, Instance) and right.kind is left.kind
+        first = isinstance(right, Instance) and not alike and self.answers_first(operation, right, left)
+        answer = right.reflected(self, operation, left) if first else NotImplemented
+        if isinstance(answer, types.NotImplementedType):
+            answer = left.binary(self, operation, beside, inplace)
+        if isinstance(answer, types.NotImplementedType) and not first and not alike:
+            answer = right.reflected(self, operation, left)
+        return answer
+
+    def _changed_in_place(self, operation: Callable, left: Value, right: Value) -> Answer:
+        """What the left side's own operator in place says, which Python asks ahead of any other.
+
+        That of a list, but not of a class that derives from one, comes behind what the right side says.
+        """
+        name = f"__i{BINARY_NAMES[operation]}__"
+        if not isinstance(left, Instance):
+            known = hasattr(left.type(), name)
+            return left.binary(self, operation, contained(self, right, operation), True) if known else NotImplemented
+        return left.answer(self, name, right)
+
+    def answers_first(self, operation: Callable, right: Value, left: Value) -> bool:
         """Whether the right side of a binary operator is asked first: where its class derives from the left one's, and
-        has another method with the sides exchanged."""
-        if not _derives(right, left):
+        has another method with the sides exchanged; or where it has one, and a sequence in C is joined or repeated."""
+        if not isinstance(right, Instance):
             return False
-        name = f"__r{BINARY_NAMES[operation]}__"
-        return look_up(self, right.kind, name)[1] is not look_up(self, left.type(), name)[1]
+        name = BINARY_NAMES[operation]
+        method = look_up(self, right.kind, f"__r{name}__")[1]
+        if look_up(self, left.type(), f"__{name}__")[1] in _OF_SEQUENCES and isinstance(method, types.FunctionType):
+            return True
+        return _derives(right, left) and method is not look_up(self, left.type(), f"__r{name}__")[1]
 
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""

@@ -49,7 +49,6 @@ from turret.plugins.capture.values.functions import (
     LocalFunction,
     Method,
     Partial,
-    PythonModule,
 )
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule, Module
@@ -62,6 +61,7 @@ from turret.plugins.capture.values.outside_iterators import (
     proxy,
 )
 from turret.plugins.capture.values.overriding import subclass_value
+from turret.plugins.capture.values.python_modules import PythonModule
 from turret.plugins.capture.values.random_generators import OF_NUMPY, NumpyGenerator
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
@@ -89,6 +89,9 @@ _IDENTITY_TYPES = (
     re.Pattern,
     re.Match,
     type(torch.__version__),
+    type(sys.version_info),
+    type(sys.flags),
+    type(sys.float_info),
     torch.iinfo,
     typing.TypeVar,
 )

@@ -28,6 +28,7 @@ from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.graph.freed_graphs import note_freed
 from turret.graph.wrapper_tensors import Unwrap, Wrap
 from turret.plan.executor import left_inputs_as_they_were
+from turret.torch_compat import settings
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ def _is_plain(target: Any) -> bool:
         return True
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
     functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)
-    return isinstance(target, functions) and module.partition(".")[0] in _PACKAGES
+    if not isinstance(target, functions):
+        return False
+    return module.partition(".")[0] in _PACKAGES or target in settings.setters  # which the graph takes back
 
 
 class AsPython:

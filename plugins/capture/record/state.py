@@ -10,9 +10,11 @@ from typing import Any
 import attrs
 import torch
 
+from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import ModeChanges, mode_values
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.torch_compat import settings
 from turret.torch_compat.modes import set_grad_enabled
 from turret.torch_compat.operators.native_functions import log_api_usage_once
 
@@ -43,18 +45,40 @@ class TorchState:
         """For each block under way in which the program records warnings, what records those given meanwhile."""
         self.began_in_inference_mode = torch.is_inference_mode_enabled()
         self.inference_blocks: list[_InferenceBlock] = []
+        self.switched: list[tuple[Callable, tuple]] = []
+        """What was called to switch settings, which alone leads to where they are: torch does not tell of every mix."""
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a setter now and in the graph."""
         if kwargs:
             raise Unsupported(f"{setter.__name__} with keyword arguments")
         plain = [self.t.constant_of(a) for a in args]
-        setter(*plain)
+        if setter in settings.setters:
+            self._note_setting(setter)
+        try:
+            setter(*plain)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise self.t.raised_from(error) from None
+        if setter in settings.setters:
+            self.switched.append((setter, tuple(plain)))
         if setter is set_grad_enabled and self.inference_blocks:
             self._set_gradients_of_graph()
         else:
             self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
         return Constant(None)
+
+    def _note_setting(self, setter: Callable) -> None:
+        """A setting is about to be switched: the graph brings back what it is now, which is therefore guarded."""
+        if self.t.recorder.open_regions:
+            raise Unsupported("a setting of torch's that is switched in a function which is a graph of its own")
+        reader = settings.setters[setter]
+        if reader is not None:
+            with self.at_start():
+                found = settings.values(reader)
+            if setter in settings.untold and found[settings.untold[setter]] is None:
+                raise Unsupported("a precision of float32 that is set where they were set in two ways that differ")
+            source = BoundSource(reader.__name__, reader)
+            self.t.guards.take("CALL", source, (settings.values, found))
 
     def nest(self, step: int) -> Value:
         """``autocast_increment_nesting`` and its opposite."""
@@ -127,7 +151,10 @@ class TorchState:
                 yield
             finally:
                 for setter, lead, _, now in changed:
-                    setter(*lead, *now)
+                    if setter not in settings.readers:
+                        setter(*lead, *now)
+                for setter, arguments in self.switched:
+                    setter(*arguments)
 
     def record_warnings(self) -> None:
         """Record the warnings that torch gives of what is called from now on."""
@@ -166,10 +193,14 @@ class TorchState:
             raise Unsupported("a graph break in a block with dual tensors", step=NOWHERE)
         if self.inference_blocks:
             raise Unsupported("a graph break in a block of torch.inference_mode", step=self.inference_blocks[0].step)
-        for setter, lead, before, now in self.changes():
+        changes = self.changes()
+        for setter, lead, before, _ in changes:
             self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
-            arguments = ", ".join(map(r.constant, (*lead, *now)))
-            r.effect(f"{r.constant(setter)}({arguments})")
+        calls = [(setter, (*lead, *now)) for setter, lead, _, now in changes if setter not in settings.readers]
+        if len(calls) < len(changes):
+            calls += self.switched
+        for setter, values in calls:
+            r.effect(f"{r.constant(setter)}({', '.join(map(r.constant, values))})")
         nested, change = self.nesting, torch.autocast_decrement_nesting
         for _ in range(abs(nested)):
             opposite: Any = change if nested > 0 else torch.autocast_increment_nesting

@@ -247,11 +247,15 @@ def _call_container_method(
     if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
         return t.call(Method(t.wrap_known(absent), value), args, {})
     special = _CONTAINER_SPECIALS.get(name)
+    if special is None and payload.type() in _CONTAINERS:
+        special = _CONTAINER_OPERATORS.get(name)
     if special is None:
         return payload.call_method(t, name, args, kwargs)
     if not takes(special, len(args) + 2, kwargs):
         raise Unsupported(f"arguments of {value.describe()}.{name}")
     result = special(t, payload, *args)
+    if result is payload and name.startswith("__i"):
+        return value
     return Constant(None) if result is None else result
 
 
@@ -355,6 +359,48 @@ def _comparison(symbol: str) -> Callable[..., Value]:
     return lambda t, payload, other: _payload_compared(t, payload, symbol, other.realize())
 
 
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_READ_BY_C = ("__iter__", "__getitem__", "keys")
+
+
+def contained(t: Tracer, value: Value, operation: Callable) -> Value:
+    """What an operator written in C takes its right side for: of an instance that is a container, what it contains."""
+    payload = getattr(value, "payload", None)
+    if payload is None or payload.type() not in _CONTAINERS:
+        return value
+    kind = payload.type()
+    if kind is dict and any(look_up(t, value.type(), n)[1] is not getattr(kind, n) for n in _READ_BY_C):
+        raise Unsupported(f"{operation.__name__} of a dict whose class looks its items up itself")
+    return payload
+
+
+def _operator(operation: Callable, inplace: bool) -> Callable[..., Value]:
+    def answer(t: Tracer, payload: Value, other: Value) -> Value:
+        other = other.realize()
+        extends = inplace and operation is operator.add
+        found = payload.binary(t, operation, other if extends else contained(t, other, operation), inplace)
+        return Constant(NotImplemented) if isinstance(found, types.NotImplementedType) else found
+
+    return answer
+
+
+def _reflected(operation: Callable) -> Callable[..., Value]:
+    def answer(t: Tracer, payload: Value, other: Value) -> Value:
+        left = contained(t, other.realize(), operation)
+        if payload.type() not in _CONTAINERS:
+            raise Unsupported(
+                f"{operation.__name__} with an instance of a class that derives from {payload.describe()}"
+            )
+        if operation is operator.mul:
+            found = payload.reflected(t, operation, left)
+        else:
+            found = left.binary(t, operation, payload, False) if left.type() in _CONTAINERS else NotImplemented
+        return Constant(NotImplemented) if isinstance(found, types.NotImplementedType) else found
+
+    return answer
+
+
+_OF_CONTAINERS = (operator.add, operator.mul, operator.or_, operator.and_, operator.sub, operator.xor)
 _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
     "__getitem__": lambda t, payload, key: payload.get_item(t, key),
     "__setitem__": lambda t, payload, key, value: payload.set_item(t, key, value),
@@ -367,6 +413,14 @@ _CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
         for symbol, name in COMPARISON_NAMES.items()
     },
 }  # fmt: skip
+
+
+_CONTAINER_OPERATORS: dict[str, Callable[..., Value]] = {
+    **{f"__{BINARY_NAMES[o]}__": _operator(o, False) for o in _OF_CONTAINERS},
+    **{f"__i{BINARY_NAMES[o]}__": _operator(o, True) for o in _OF_CONTAINERS},
+    **{f"__r{BINARY_NAMES[o]}__": _reflected(o) for o in _OF_CONTAINERS},
+}
+"""Of the plain kinds alone: what derives from others makes an instance of its own class."""
 
 
 class Class(Known):

@@ -390,25 +390,6 @@ class Builtin(Known):
         return t.call_builtin(self.object, args, kwargs)
 
 
-class PythonModule(Known):
-    """A module of Python code."""
-
-    def get_attr(self, t: Tracer, name: str) -> Value:
-        scope = vars(self.object)
-        stored = t.effects.global_value(scope, name)
-        if stored is not None:
-            return stored
-        try:
-            found = getattr(self.object, name)
-        except AttributeError as error:
-            t.provenance.absent(self.object, name)
-            raise t.raised_from(error) from None
-        return self.child(t, name, found)
-
-    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        t.effects.set_global(vars(self.object), name, value)
-
-
 class Partial(Callable_):
     """``functools.partial``."""
 

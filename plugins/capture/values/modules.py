@@ -130,7 +130,8 @@ class Module(Instance):
             raise Unsupported(f"the call of {self.describe()}")
         if isinstance(self.object, torch.jit.ScriptModule):
             raise Unsupported("a scripted module")
-        if vars(self.object).get("_compiled_call_impl") is not None:
+        compiled = vars(self.object).get("_compiled_call_impl")
+        if compiled is not None and not hasattr(compiled, "_torchdynamo_inline"):  # torch's becomes a part of the graph
             raise Unsupported("a module that was compiled in place")
         if self.hooks_in_use(t):
             return t.call(self.get_attr(t, "_call_impl"), args, kwargs)

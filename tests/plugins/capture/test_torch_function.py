@@ -337,14 +337,16 @@ def test_the_stack_of_modes_is_read_and_changed_as_the_program_sees_it(around):
 
 
 def test_what_changes_torch_itself_is_not_called_to_find_out_who_answers():
+    before = torch.get_num_threads()
+
     def program(x):
-        torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(before + 1)
         return x + 1
 
     observed = Observed(program, fullgraph=True)
     with Counting(1), pytest.raises(CaptureError):
         observed(X)
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == before
 
 
 @torch.compiler.disable

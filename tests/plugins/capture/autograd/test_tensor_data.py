@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -194,3 +195,77 @@ def test_data_of_another_shape_are_set_in_one_graph():
     assert len(observed.graphs) == 1
     with pytest.raises(CaptureError, match="another shape"):
         Observed(_resized(["shrink", "use new"]), fullgraph=True)(torch.ones(4), torch.ones(4, requires_grad=True))
+
+
+def memory_of_another(v, w):
+    y = v.clone()
+    same = y
+    y.set_(w)
+    return y + 1, same is y, same * 2, y.shape
+
+
+def writes_to_both(v, w):
+    y, older = v.clone(), None
+    older = y[1:]
+    y.set_(w)
+    y.add_(1)
+    w.mul_(2)
+    return y, older, w + 0
+
+
+def an_input_takes_another(v, w):
+    v.set_(w)
+    w.add_(1)
+    v.mul_(2)
+    return v + 1
+
+
+def an_input_takes_a_result(v, w):
+    v.set_(w * 2)
+    v.mul_(2)
+    return v + 1
+
+
+def exchanged(v, w):
+    kept = torch.empty(0).set_(v)
+    v.set_(w)
+    w.set_(kept)
+    return v + 1, w * 2
+
+
+def emptied(v, w):
+    y = v.clone()
+    y.set_()
+    v.set_()
+    return y, y.numel(), w + 1
+
+
+def in_a_loop(v, w):
+    y = torch.zeros(1)
+    for number in range(3):
+        y.set_(w.t() + number)
+    return y, y.stride()
+
+
+SETS = [
+    memory_of_another, writes_to_both, an_input_takes_another, an_input_takes_a_result, exchanged, emptied, in_a_loop
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", SETS)
+def test_set_leaves_tensors_where_eager_leaves_them(program):
+    for shape in ((4,), (2, 3)):
+        mine, theirs = ([torch.arange(4.0), torch.arange(float(math.prod(shape))).reshape(shape)] for _ in range(2))
+        observed = Observed(program, fullgraph=True)
+        assert_same(observed(*mine), program(*theirs))
+        assert_same(mine, theirs)
+        shares = [a.untyped_storage()._cdata == b.untyped_storage()._cdata for a, b in (mine, theirs)]
+        assert shares[0] == shares[1]
+
+
+@pytest.mark.parametrize("program", SETS)
+def test_set_is_compiled(program):
+    mine, theirs = ([torch.arange(4.0), torch.arange(6.0)] for _ in range(2))
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    assert_same(compiled(*mine), program(*theirs))
+    assert_same(mine, theirs)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, check, outcome
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 from tests.torch_versions import needs_torch
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -291,3 +291,14 @@ def test_what_linearize_returned_before_the_call_is_captured():
     for program in (push, lambda v, w: push(v, w) + 1):
         found = turret.compile(program, fullgraph=True, options=OPTIONS)(X * 2, X)
         torch.testing.assert_close(found, program(X * 2, X))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+def test_vmap_in_chunks_is_one_graph(size):
+    def program(x, y):
+        scaled = torch.vmap(lambda a, b: (a * b, {"sum": a + b}), in_dims=(1, None), out_dims=1, chunk_size=size)(x, y)
+        return scaled, torch.vmap(torch.sin, chunk_size=size)(x)
+
+    x, y = torch.arange(8.0).reshape(2, 4), torch.tensor(3.0)
+    observed = Observed(program, fullgraph=True)
+    assert_same(observed(x, y), program(x, y))

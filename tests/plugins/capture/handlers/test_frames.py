@@ -140,3 +140,72 @@ def test_an_enumeration_is_another_one_in_each_call():
 
     observed = Observed(program)
     assert observed(X)[1] is not observed(X)[1]
+
+
+def dict_of_variables(x, k=3):
+    y = x * 2
+    found = locals()
+    later = 4
+    return sorted(found), found["y"], found["k"], later
+
+
+class Kept:
+    def __init__(self, first, second):
+        given = locals()
+        given.pop("self")
+        self.given = given
+
+
+def parameters_of_a_constructor(x):
+    kept = Kept(x, 2)
+    return list(kept.given), kept.given["first"] * kept.given["second"]
+
+
+def cells_and_free_variables(x):
+    a = 1
+
+    def inner(b):
+        c = a + b
+        return sorted(locals()), locals()["a"], c
+
+    return x + 1, inner(3), sorted(vars()), [n for n in ("a", "b") if n in locals()]
+
+
+def one_dict_or_many(x):
+    a = 1
+    first = locals()
+    first["more"] = 5
+    b = 2
+    second = locals()
+    del a
+    third = locals()
+    return x + b, first is second, sorted(first), sorted(second), sorted(third)
+
+
+def unbound_variables(x):
+    for n in ():
+        pass
+    return x + 1, "n" in locals(), [sorted(k for k in locals() if k != ".0") for i in range(1)]
+
+
+LOCALS = [
+    dict_of_variables, parameters_of_a_constructor, cells_and_free_variables, one_dict_or_many, unbound_variables
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", LOCALS)
+def test_locals_are_the_variables_that_are_bound(program):
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert_same(observed(X), program(X))
+
+
+def test_locals_behind_a_break_are_the_programs():
+    def program(x, log):
+        y = x + 1
+        log.append(float(y.sum()))
+        z = y * 2
+        return sorted(locals()), locals()["x"], z
+
+    observed = Observed(program)
+    assert_same(observed(X, []), program(X, []))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import logging
+import operator
 import os
+import pathlib
 import re
 import string
 import sys
+import unicodedata
+import zlib
 
 import pytest
 import torch
 
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.ones(3)
 LOGGER = logging.getLogger("turret.tests.of.capture")
@@ -167,3 +172,103 @@ def test_the_limit_of_recursion_is_the_program_s():
             assert sys.getrecursionlimit() == limit
     finally:
         sys.setrecursionlimit(before)
+
+
+PATH = pathlib.Path("a/b.pt")
+
+
+def joined_paths(x, path):
+    made = path.parent / "c.txt"
+    return x + len(made.parts), made, str(made), made.name, made.suffix, made.stem, f"{path}", repr(path)
+
+
+def changed_paths(x, path):
+    other = path.with_name("z.pt").with_suffix(".b").with_stem("y")
+    return x + 1, other, path.match("*.pt"), path.relative_to("a"), path.joinpath("k", "l"), path.suffixes, path.drive
+
+
+def compared_paths(x, path):
+    other = pathlib.Path("a") / "c"
+    return x + 1, path == other, path < other, sorted([other, path]), {path: 3}[pathlib.Path("a/b.pt")], path != PATH
+
+
+def branches_on_paths(x, path):
+    return x + 1 if path.suffix == ".pt" else x - 1
+
+
+def paths_as_texts(x, path):
+    return x + 1, os.path.join(path, "b", PATH), os.fspath(path), os.path.splitext(path), os.path.basename(path / "x")
+
+
+def parts_in_common(x, path):
+    return x + 1, os.path.commonpath(["/a/b", "/a/c"])
+
+
+@pytest.mark.parametrize(
+    "program", [joined_paths, changed_paths, compared_paths, branches_on_paths, paths_as_texts, parts_in_common]
+)
+def test_paths_are_computed_with_while_capturing(program):
+    observed = Observed(program, fullgraph=True)
+    for path in (pathlib.Path("a/b.pt"), pathlib.Path("a/b.pt"), pathlib.Path("a/c.txt")):
+        if program is compared_paths and path != PATH:
+            continue
+        assert_same(observed(X, path), program(X, path))
+
+
+def test_what_a_path_finds_on_the_disk_is_asked_each_time(tmp_path):
+    def program(x, path):
+        return x + 1 if path.exists() else x - 1
+
+    observed, path = Observed(program), tmp_path / "a"
+    assert_same(observed(X, path), program(X, path))
+    path.write_text("")
+    assert_same(observed(X, path), program(X, path))
+
+
+BY_NAME, BY_PLACE, BY_CALL = (
+    operator.attrgetter("shape", "dtype"),
+    operator.itemgetter(1),
+    operator.methodcaller("sum", 0),
+)
+
+
+def test_getters_from_before_are_called():
+    def program(x):
+        return BY_NAME(x), BY_PLACE([1, x * 2]), BY_CALL(x), sorted([(1, 2), (2, 1)], key=BY_PLACE)
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert_same(observed(X), program(X))
+
+
+def test_getters_are_guarded():
+    def program(x, get):
+        return get([x, x * 2])
+
+    observed = Observed(program, fullgraph=True)
+    for get in (operator.itemgetter(0), operator.itemgetter(1)):
+        assert_same(observed(X, get), program(X, get))
+
+
+def about_python(x):
+    newer = sys.version_info >= (3, 8)
+    return x + 1, newer, sys.version_info[:2] > (4,), sys.version_info.major, sys.float_info.epsilon, sys.flags.optimize
+
+
+def bytes_and_texts(x):
+    return x + 1, base64.b64encode(b"text"), zlib.crc32(b"text"), unicodedata.normalize("NFC", "e\u0301")
+
+
+@pytest.mark.parametrize("program", [about_python, bytes_and_texts])
+def test_answers_that_never_change_are_folded(program):
+    observed = Observed(program, fullgraph=True)
+    assert_same(observed(X), program(X))
+
+
+def test_a_quantized_tensor_breaks_the_graph():
+    def program(x):
+        found = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+        return found.dequantize() * 2, found.dtype, found.is_quantized
+
+    observed = Observed(program)
+    assert_same(observed(X), program(X))

@@ -1,17 +1,10 @@
-"""Graphs cut into sections whose gradients are ready one after the other, so that sending them overlaps the backward.
+"""Captured graphs cut into sections, each a graph that is compiled by itself, and what joins them again.
 
-``DistributedDataParallel`` sends the gradients of a bucket of parameters to the other processes once all of them are
-there.  The backward of one graph gives all of its gradients at its end.  A graph in which parameters of more than one
-bucket are used is therefore compiled in sections, each a graph with a backward of its own: autograd runs that of the
-last section first, and what the parameters in it get is on its way while those before compute.
-
-A cut lies between two calls.  It is made where nothing crosses but plain tensors that nobody writes to afterwards,
-under the modes that the graph begins with; where there is no such place, the bucket grows to the next.
+A cut lies between two calls.  It is made where nothing crosses but plain tensors that nobody writes to afterwards.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +13,7 @@ import torch
 from torch import fx
 
 from turret.frames.eager_graphs import note_writes
-from turret.frames.trace_modes import mode_values
+from turret.frames.trace_modes import ModeValues, mode_values, restore_modes
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import output_nodes
 from turret.hooks.products import CapturedGraph
@@ -41,24 +34,7 @@ class Section:
     """Whether it, or one before it, writes to an input of the whole graph."""
 
 
-def cut(captured: CapturedGraph) -> list[Section]:
-    """The sections of a graph, in order; none where it stays whole: one bucket has all, or no cut can be made."""
-    buckets = captured.gradient_buckets
-    if buckets is None:
-        return []
-    if sum(_bytes(captured.example_inputs[position]) for position in buckets.inputs) <= buckets.first_bytes:
-        return []
-    calls = [node for node in captured.module.graph.nodes if node.op in _CALLS]
-    trial = _Trial(captured)
-    if not trial.try_out():
-        return []
-    places = _places(captured, calls, trial)
-    if not places:
-        return []
-    return [_section(captured, trial, part) for part in _parts(calls, places)]
-
-
-class _Trial(fx.Interpreter):
+class Trial(fx.Interpreter):
     """One run on fake tensors, which tells what each call gives, and what is written to after which call."""
 
     def __init__(self, captured: CapturedGraph) -> None:
@@ -68,28 +44,30 @@ class _Trial(fx.Interpreter):
         self.numbers: dict[fx.Node, int] = {}
         """Positions of calls."""
         self.changed: set[fx.Node] = set()
-        """Calls under other modes than the first one."""
+        """Calls that leave other modes than the graph begins with."""
+        self.modes: dict[fx.Node, ModeValues] = {}
+        """The modes that each call leaves."""
         self.writes: dict[int, int] = {}
         """The last position at which a memory was written to."""
         self.input_writes: list[int] = []
         """Positions of calls that write to memory of inputs."""
         self._versions: dict[int, tuple[torch.Tensor, int]] = {}
         self._inputs: set[int] = set()
-        self._modes: Any = None
+        self.before: ModeValues = {}
+        """The modes that the graph begins with."""
         self._position = 0
 
     def try_out(self) -> bool:
         """Whether the graph ran."""
         with self.captured.fake_mode, torch.set_grad_enabled(self.captured.grad_enabled), enable_python_dispatcher():
-            self._modes = mode_values()
+            self.before = mode_values()
             try:
                 inputs = [_alike(v) if isinstance(v, torch.Tensor) else v for v in self.captured.example_inputs]
                 self.run(*inputs, enable_io_processing=False)
             except Exception:  # what the stages make of such a graph they say themselves
                 return False
             finally:
-                for (setter, leading), value in self._modes.items():
-                    setter(*leading, *value)
+                restore_modes(self.before)
         return True
 
     def run_node(self, node: fx.Node) -> Any:
@@ -97,7 +75,8 @@ class _Trial(fx.Interpreter):
         if node.op == "placeholder":
             self._meet(result, self._inputs)
         elif node.op in _CALLS:
-            if mode_values() != self._modes:
+            modes = self.modes[node] = mode_values()
+            if modes != self.before:
                 self.changed.add(node)
             for key, (tensor, version) in list(self._versions.items()):
                 if tensor._version != version:
@@ -107,6 +86,20 @@ class _Trial(fx.Interpreter):
             self.numbers[node] = self._position
             self._position += 1
         return result
+
+    def may_cut(self, place: int, calls: Sequence[fx.Node]) -> bool:
+        """Whether what comes before a call and what comes from there on may be two graphs."""
+        later = set(calls[place:])
+        differentiates = any(call.target is torch.autograd.grad for call in later)
+        for call in calls[:place]:
+            if all(user.op == "output" for user in call.users) or later.isdisjoint(call.users):
+                continue  # it is handed out, and not read
+            result = self.results[call]
+            if type(result) is not FakeTensor or result.layout is not torch.strided:
+                return False
+            if self.writes.get(_memory(result), -1) >= place or (differentiates and result.requires_grad):
+                return False
+        return True
 
     def _note_write(self, memory: int) -> None:
         self.writes[memory] = self._position
@@ -132,64 +125,17 @@ def _alike(value: torch.Tensor) -> torch.Tensor:
     return made if value.is_leaf else made.view_as(made)
 
 
-def _bytes(tensor: Any) -> Any:
-    return tensor.numel() * tensor.element_size()
-
-
 def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _places(captured: CapturedGraph, calls: Sequence[fx.Node], trial: _Trial) -> list[int]:
-    """Where to cut: numbers of the calls that sections but the first begin with, in order.
-
-    Gradients come in the opposite order of first uses.  From the end, a section is closed once the parameters that are
-    first used in it are as large as a bucket.
-    """
-    buckets = captured.gradient_buckets
-    assert buckets is not None
-    number = {call: n for n, call in enumerate(calls)}
-    first_use: dict[int, int] = {}
-    placeholders = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
-    for position in buckets.inputs:
-        uses = [number[user] for user in placeholders[position].users if user in number]
-        if uses:
-            first = min(uses)
-            first_use[first] = first_use.get(first, 0) + _bytes(captured.example_inputs[position])
-    last_use = {node: max((number.get(user, len(calls)) for user in node.users), default=-1) for node in number}
-    places: list[int] = []
-    left, held, wanted = sum(first_use.values()), 0, buckets.first_bytes
-    for place in range(len(calls) - 1, 0, -1):
-        held += first_use.get(place, 0)
-        if held >= wanted and left > held and _may_cut(place, calls, last_use, trial):
-            places.append(place)
-            left, held, wanted = left - held, 0, buckets.bytes
-    return places[::-1]
+def calls_of(captured: CapturedGraph) -> list[fx.Node]:
+    """What a captured graph calls, in order."""
+    return [node for node in captured.module.graph.nodes if node.op in _CALLS]
 
 
-def _may_cut(place: int, calls: Sequence[fx.Node], last_use: dict[fx.Node, int], trial: _Trial) -> bool:
-    """Whether what comes before a call and what comes from there on may be two graphs."""
-    if calls[place - 1] in trial.changed:
-        return False
-    for call in calls[:place]:
-        if last_use[call] < place:
-            continue
-        result = trial.results[call]
-        if call.users and all(user.op == "output" for user in call.users):
-            continue  # it is handed out, and not read
-        if type(result) is not FakeTensor or result.layout is not torch.strided:
-            return False
-        if trial.writes.get(_memory(result), -1) >= place:
-            return False
-    return True
-
-
-def _parts(calls: Sequence[fx.Node], places: Sequence[int]) -> list[list[fx.Node]]:
-    bounds = [0, *places, len(calls)]
-    return [list(calls[start:end]) for start, end in itertools.pairwise(bounds)]
-
-
-def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -> Section:
+def section(captured: CapturedGraph, trial: Trial, calls: Sequence[fx.Node]) -> Section:
+    """Some calls of a graph, one after the other, as a graph."""
     inside = set(calls)
     read = dict.fromkeys(s for call in calls for s in call.all_input_nodes if s not in inside and s.op != "get_attr")
     outputs = tuple(call for call in calls if not inside.issuperset(call.users))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import turret
 from turret.hooks.products import GradientBuckets
-from turret.pipeline.gradient_buckets import cut, join
+from turret.pipeline.sections.gradient_buckets import cut
+from turret.pipeline.sections.sections import join
 
 WIDTH = 4
 STEPS = {
