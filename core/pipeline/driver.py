@@ -87,13 +87,21 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
             captured.name, stored.forward_signature, stored.saved, forward, Backward(work, stored)
         )
     function, needs_graph = _with_fallbacks(pipeline, captured, stored, function)
-    # Gradients of some results alone, or gradients of gradients, may be asked for, which come from the graph.
-    needs_graph |= stored.forward_signature.training
-    if keep_graph and needs_graph and not kept:
-        pipeline.policy.report_recaptured(captured.name)
-    trusting = trusts_fake_implementations(stored.plan)
-    alone = work.entry is not None and (kept or not needs_graph) and not trusting
+    alone = keep_graph and entry is not None and _stands_alone(pipeline, captured, stored, kept, needs_graph)
     return function, work.entry.key if work.entry is not None and alone else None
+
+
+def _stands_alone(pipeline: Pipeline, captured: CapturedGraph, stored: Artifact, kept: bool, needs_graph: bool) -> bool:
+    """Whether what a graph compiles to can be had from the cache without capturing the graph first.
+
+    One that is trained is stored itself (``kept``), or not: gradients of some results alone, and gradients of gradients,
+    come from it.
+    """
+    needs_graph |= stored.forward_signature.training
+    if needs_graph and not kept:
+        pipeline.policy.report_recaptured(captured.name)
+        return False
+    return not trusts_fake_implementations(stored.plan)
 
 
 def _taken_as_captured(pipeline: Pipeline, captured: CapturedGraph, inputs: Sequence[Any]) -> Callable[..., Any] | None:

@@ -45,7 +45,11 @@ _set_precision: Callable[[str, str, str], Any] = torch._C._set_fp32_precision_se
 """And what sets it."""
 _PRECISIONS = (
     ("generic", "all"),
-    *((backend, kind) for backend in ("cuda", "mkldnn") for kind in ("all", "matmul", "conv", "rnn")),
+    *(
+        (backend.__name__.rpartition(".")[2], kind)
+        for backend in (torch.backends.cuda, torch.backends.mkldnn)
+        for kind in ("all", "matmul", "conv", "rnn")
+    ),
 )
 """Of which backend and kind of op there is a precision of float32; what says nothing has that of one before it."""
 

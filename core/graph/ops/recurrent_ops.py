@@ -28,7 +28,7 @@ def has_trained_kernel(x: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
     """Whether eager computes an LSTM of ``x`` and these states and weights, if they are on the host, by this kernel,
     and ``lstm_layer`` may."""
     together = (x, *given)
-    if not has_packing() or torch.is_autocast_enabled("cpu") or x.dim() != 3:
+    if not has_packing() or torch.is_autocast_enabled(x.device.type) or x.dim() != 3:
         return False
     if any(t.device != x.device or t.dtype != x.dtype or t.layout is not torch.strided for t in together):
         return False
