@@ -94,8 +94,8 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
 def _stands_alone(pipeline: Pipeline, captured: CapturedGraph, stored: Artifact, kept: bool, needs_graph: bool) -> bool:
     """Whether what a graph compiles to can be had from the cache without capturing the graph first.
 
-    One that is trained is stored itself (``kept``), or not: gradients of some results alone, and gradients of gradients,
-    come from it.
+    One that is trained is stored itself (``kept``), or not: gradients of some results alone, or of gradients, come from
+    it.
     """
     needs_graph |= stored.forward_signature.training
     if needs_graph and not kept:
