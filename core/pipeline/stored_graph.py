@@ -16,6 +16,7 @@ from torch import fx
 
 from turret.errors import CacheError
 from turret.graph.externs import define_own_ops
+from turret.graph.fakes.histories import with_history
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec
@@ -252,8 +253,7 @@ def fake_input(mode: Any, item: StoredInput) -> torch.Tensor:
             return torch.nn.Parameter(memory, item.requires_grad)
         if not item.requires_grad or item.leaf:
             return memory.detach().requires_grad_(item.requires_grad)
-        with mode:
-            return memory.copy_(torch.zeros((), dtype=item.dtype, device=item.device, requires_grad=True))
+        return with_history(memory)
 
 
 def _without_memory(item: StoredInput) -> torch.Tensor:

@@ -128,7 +128,14 @@ def _unfold(base, value, dimension, size, step):
 def _dtype(base: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if 0 in value.shape:
         return base  # nothing was written, and elements that are not there need not lie next to each other
-    return aten.view.dtype(value, base.dtype)
+    return aten.view.dtype(value if value.element_size() == base.element_size() else _packed(value), base.dtype)
+
+
+def _packed(value: torch.Tensor) -> torch.Tensor:
+    """The value, several elements of which are one of another dtype, where they have to lie side by side."""
+    if value.is_contiguous() and not value.storage_offset():
+        return value
+    return aten.clone.default(value, memory_format=torch.contiguous_format)
 
 
 _REINTERPRETING = frozenset(
@@ -153,7 +160,7 @@ _WRITE_BACK: dict[Any, Callable[..., torch.Tensor]] = {
     aten.as_strided.default: _as_strided,
     aten.unfold.default: _unfold,
     aten.view.dtype: _dtype,
-    aten.view_as_real.default: lambda base, value: aten.view_as_complex.default(value),
+    aten.view_as_real.default: lambda base, value: aten.view_as_complex.default(_packed(value)),
     aten.view_as_complex.default: lambda base, value: aten.view_as_real.default(value),
     aten._conj.default: lambda base, value: aten._conj_physical.default(value),
     aten._neg_view.default: lambda base, value: aten.neg.default(value),

@@ -19,6 +19,7 @@ from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource, Source
 from turret.frames.torch_settings import dynamic_argument
 from turret.frames.trace_modes import has_modes, program_put_aside
+from turret.graph.fakes.histories import with_history
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
@@ -457,10 +458,10 @@ def _pristine(tracer: FrameTracer, item: GraphInput) -> Any:
         if offset != 0:
             raise Unsupported("a change of shape of an input that is a view")
         made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)
+        made = made.conj() if item.real.is_conj() else made
         if not requires_grad or item.real.is_leaf:
             return made.requires_grad_(requires_grad)
-        with torch.enable_grad():  # not a leaf, which may be written to
-            return made.copy_(torch.zeros((), dtype=dtype, device=made.device, requires_grad=True))
+        return with_history(made)  # not a leaf, which may be written to
 
 
 def _share(first: GraphInput, second: GraphInput) -> bool:
