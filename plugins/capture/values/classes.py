@@ -33,9 +33,10 @@ _C_METHODS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
-    types.BuiltinFunctionType,
 )
 
+_PLAIN_OF_CLASSES = (*_C_METHODS, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType)
+"""What classes have that is as it is of a class, and bound by instances, if at all."""
 
 _FIELD = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 """What reads a field of a named tuple."""
@@ -386,7 +387,7 @@ class Class(Known):
         owner, raw = look_up(t, kind, name)
         if owner is None:
             return self.of_metaclass(t, name)
-        if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if isinstance(raw, _PLAIN_OF_CLASSES):
             return self.plain(t, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 
