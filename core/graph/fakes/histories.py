@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ def with_history(memory: torch.Tensor) -> torch.Tensor:
 
     Nothing is written: several elements may be one place, which no op writes to.
     """
+    apply: Callable[..., torch.Tensor] = _WithHistory.apply
     with torch.enable_grad():
-        made: torch.Tensor = _WithHistory.apply(torch.zeros((), dtype=memory.dtype, requires_grad=True), [memory])
-    return made
+        return apply(torch.zeros((), dtype=memory.dtype, requires_grad=True), [memory])
 
 
 class _WithHistory(torch.autograd.Function):

@@ -198,10 +198,13 @@ def _attribute_name(t: Tracer, name: Value) -> str:
 
 @registry.function(getattr)
 def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
+    text = _attribute_name(t, name)
+    if not default:
+        return t.get_attr(value, text)
     try:
-        return value.realize().get_attr(t, _attribute_name(t, name))
+        return value.realize().get_attr(t, text)
     except Raised as raised:
-        if default and issubclass(raised.value.type(), AttributeError):
+        if issubclass(raised.value.type(), AttributeError):
             return default[0]
         raise
 

@@ -94,6 +94,17 @@ _EACH_IS_NEW = sys.version_info >= (3, 13)
 """Whether each call of ``locals()`` makes a dict."""
 
 
+def get_module_of_frame(t: Tracer, depth: Value | None = None) -> Value:
+    """``sys._getframemodulename``, by which ``typing`` knows from 3.12 on who calls it."""
+    found = get_frame(t, depth)
+    assert isinstance(found, FrameObject)
+    return t.wrap_known(found.frame.scope.get("__name__"))
+
+
+if (_of_frame := getattr(sys, "_getframemodulename", None)) is not None:
+    registry.function(_of_frame)(get_module_of_frame)
+
+
 class Globals(DictByKey):
     """The global variables of a frame, as the dict that they are in."""
 

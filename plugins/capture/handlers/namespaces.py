@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 
 from turret.plugins.capture.errors import Unsupported
@@ -10,14 +11,30 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import METHODS_IN_C
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 
+_POSITIONAL = 1 if sys.version_info >= (3, 13) else 0
+"""How many arguments ``SimpleNamespace`` takes by position."""
+
 
 def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
-    """``__init__``; from Python 3.13 on it also takes a mapping, which is left to Python."""
-    if args:
+    """``__init__``; from Python 3.13 on it also takes a mapping, or pairs."""
+    if len(args) > _POSITIONAL:
         raise Unsupported("a SimpleNamespace made of something else than keywords")
-    for name, content in kwargs.items():
+    held = {t.constant_of(name): content for given in args for name, content in t.pairs(given)}
+    if not all(isinstance(name, str) for name in held):
+        raise Unsupported("a SimpleNamespace of names that are no strings")
+    for name, content in (held | kwargs).items():
         value.store(t, name, content)  # type: ignore[attr-defined]
     return Constant(None)
+
+
+def _replace(t: Tracer, value: Value, /, **changes: Value) -> Value:
+    """``__replace__``, by which ``copy.replace`` makes another one."""
+    assert isinstance(value, Instance)
+    made = t.call(t.wrap_known(value.kind), [], {}).realize()
+    own = {name: value.own(t, name) for name in InstanceDict(value).names(t)}
+    for name, content in ({n: v for n, v in own.items() if v is not None} | changes).items():
+        made.store(t, name, content)  # type: ignore[attr-defined]
+    return made
 
 
 def _compared(symbol: str, t: Tracer, value: Value, other: Value) -> Value:
@@ -44,6 +61,7 @@ def _text(attributes: dict[str, object]) -> str:
 METHODS_IN_C[types.SimpleNamespace] = {
     "__init__": _init,
     "__repr__": _repr,
+    "__replace__": _replace,
     **{
         name: functools.partial(_compared, symbol)
         for name, symbol in (

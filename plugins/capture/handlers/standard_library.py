@@ -9,6 +9,7 @@ import operator
 import os.path
 import re
 import sys
+import typing
 from typing import Any
 
 from turret.frames.sources import BoundSource
@@ -21,7 +22,7 @@ from turret.plugins.capture.values.objects import Instance
 
 _OF_PATHS = (
     os.path.join, os.path.basename, os.path.dirname, os.path.split, os.path.splitext, os.path.isabs, os.path.normpath,
-    os.path.normcase, os.path.commonprefix,
+    os.path.normcase, os.path.commonprefix, *([os.path.splitroot] if hasattr(os.path, "splitroot") else []),
 )  # fmt: skip
 
 
@@ -89,6 +90,12 @@ for _getter in (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
 
 # Regular expressions.
+
+
+@registry.function(typing.NewType.__call__)
+def as_new_type(t: Tracer, value: Value) -> Value:
+    """A call of what ``typing.NewType`` made: nothing happens."""
+    return value
 
 
 @registry.function(re.sub)

@@ -67,6 +67,11 @@ class CaughtWarnings(Instance):
         return r.assign(f"{r.constant(warnings.catch_warnings)}(record={self.records})")
 
 
+registry.followed |= {  # of functions and classes under ``warnings.deprecated``, new in Python 3.13
+    f"deprecated.__call__.<locals>.{name}" for name in ("wrapper", "__new__", "__init_subclass__")
+}
+
+
 @registry.kind(warnings.catch_warnings)
 def catch_warnings(t: Tracer, /, *, record: Value | None = None, **options: Value) -> Value:
     _only_in_whole_graphs(t, "warnings.catch_warnings")

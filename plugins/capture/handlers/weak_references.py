@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 
-from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Answer, Rebuilder, Tracer, Value
-from turret.plugins.capture.values.functions import Callable_, Cell, Function
+from turret.plugins.capture.values.functions import Callable_, Cell, Function, Known
 from turret.plugins.capture.values.objects import Instance
 
 
@@ -25,8 +25,12 @@ class WeakReference(Callable_):
             return t.compare(symbol, self.followed(t), other.followed(t))
         return self.not_implemented_unless(other, weakref.ref)
 
-    def key(self, t: Tracer) -> object:
-        raise Unsupported("a weak reference as a dict key or set member")
+    def constant(self) -> weakref.ref:
+        """That of a class, which hashes and compares by the class."""
+        known = self.referent.object if isinstance(self.referent, Known) else None
+        if isinstance(known, type) and type(known).__hash__ is type.__hash__ and type(known).__eq__ is type.__eq__:
+            return weakref.ref(known)
+        raise NotConstant(self)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.followed(t)

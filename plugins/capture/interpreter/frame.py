@@ -99,10 +99,6 @@ class Frame:
         said = self.code.co_consts[following[2].arg] if names[2:3] == ["LOAD_CONST"] else ""
         return said if isinstance(said, str) else ""
 
-    def negates_next(self) -> bool:
-        """Whether ``not`` follows, which asks for the truth itself: from 3.13 on, the instruction before asks, too."""
-        return self.instructions[self.current + 1].name == "UNARY_NOT"
-
     def goes_on(self, *, compared: bool = False) -> bool | None:
         """The truth with which the current instruction goes on, where the other one raises an exception at once.
 

@@ -30,7 +30,7 @@ def match_class(t: Tracer, subject: Value, kind: Value, count: int, names: tuple
     positional: list[str] = []
     if count:
         if cls in _WHOLE and count == 1:
-            return Tuple([subject, *(subject.get_attr(t, n) for n in names)])
+            return Tuple([subject, *(t.get_attr(subject, n) for n in names)])
         positional = list(getattr(cls, "__match_args__", ())[:count])
     found: list[Value] = []
     for name in (*positional, *names):

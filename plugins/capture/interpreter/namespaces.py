@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 from turret.frames.sources import ItemSource, Source
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.facts.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.frame import Frame
 from turret.plugins.capture.interpreter.wrap import UNGUARDED_TYPES
-from turret.plugins.capture.values.base import Lazy, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 
 
@@ -35,7 +36,7 @@ class Namespaces:
                 t.guards.take("NO_KEY", frame.scope_source, name)
             t.provenance.item(frame.builtins, name, frame.builtins[name])
             return t.wrap_known(frame.builtins[name])
-        raise t.raised(NameError, f"name {name!r} is not defined")
+        raise t.raised(NameError, f"name {name!r} is not defined", name=Constant(name))
 
     def member(self, scope: dict[str, Any], source: Source, name: str) -> Value:
         """A global of a namespace; functions, classes and modules of packages that nobody patches need no guard."""
@@ -62,10 +63,20 @@ class Namespaces:
         """``from module import name``; raises ImportError in the program."""
         t = self.t
         assert isinstance(module, Known)
-        found = getattr(module.object, name, None) or sys.modules.get(f"{module.object.__name__}.{name}")
-        if found is None:
-            raise t.raised(ImportError, f"cannot import name {name!r} from {module.object.__name__!r}")
-        return module.get_attr(t, name) if hasattr(module.object, name) else t.wrap_known(found)
+        try:
+            return module.get_attr(t, name).realize()
+        except Raised as raised:
+            if not issubclass(raised.value.type(), AttributeError):
+                raise
+        if (found := sys.modules.get(f"{module.object.__name__}.{name}")) is not None:
+            return t.wrap_known(found)
+        return t.fold(_import_from, [module, Constant(name)], {})  # raises
+
+
+def _import_from(module: types.ModuleType, name: str) -> Any:
+    """``from module import name``."""
+    given = {"__import__": lambda *_: module}
+    exec(f"from module import {name}", {"__builtins__": given})
 
 
 def _is_trusted(scope: dict[str, Any]) -> bool:

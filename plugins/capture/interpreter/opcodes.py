@@ -157,7 +157,7 @@ def load_deref(f: Frame, i: Instruction) -> None:
         name = f.decoded.slots[i.arg]
         if i.arg >= len(f.decoded.slots) - len(f.code.co_freevars):
             message = f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope"
-            raise f.tracer.raised(NameError, message)
+            raise f.tracer.raised(NameError, message, name=Constant(name))
         message = f"cannot access local variable {name!r} where it is not associated with a value"
         raise f.tracer.raised(UnboundLocalError, message)
     f.push(value)
@@ -244,19 +244,16 @@ def unary(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.unary(i.name.removeprefix("UNARY_").lower(), f.pop()))
 
 
-@registry.instruction("UNARY_NOT", "TO_BOOL")
+@registry.instruction("UNARY_NOT")
 def unary_not(f: Frame, i: Instruction) -> None:
-    value, t = f.pop(), f.tracer
-    if i.name == "TO_BOOL" and f.negates_next():
-        f.push(value)
-        return
-    if i.name == "UNARY_NOT" and t.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
-        value = t.call(t.wrap_known(bool), [value], {}).realize()
-        if isinstance(value, Symbolic):
-            f.push(t.recorder.call(torch.sym_not, [value], {}))  # data decide
-            return
-    truth = t.truth(value)
-    f.push(Constant(truth if i.name == "TO_BOOL" else not truth))
+    truth = truth_as_value(f, f.pop())
+    negated = isinstance(truth, Symbolic)  # data decide
+    f.push(f.tracer.recorder.call(torch.sym_not, [truth], {}) if negated else Constant(not f.tracer.truth(truth)))
+
+
+@registry.instruction("TO_BOOL")
+def to_bool(f: Frame, i: Instruction) -> None:
+    push_truth(f, f.pop())
 
 
 @registry.instruction("COMPARE_OP")
@@ -264,9 +261,29 @@ def compare_op(f: Frame, i: Instruction) -> None:
     right, left = f.pop(), f.pop()
     symbol, as_truth = comparison(i)
     result = f.tracer.compare(symbol, left, right)
-    if as_truth and not f.negates_next():
-        result = Constant(f.tracer.truth(result, compared=True))
-    f.push(result)
+    if as_truth:
+        push_truth(f, result.realize(), compared=True)
+    else:
+        f.push(result)
+
+
+def push_truth(f: Frame, value: Value, *, compared: bool = False) -> None:
+    """The truth of a value, for the next instruction: a branch needs it now, and ``not`` asks itself."""
+    following = f.instructions[f.index].name
+    if following == "UNARY_NOT":
+        f.push(value)
+    elif following.startswith("POP_JUMP"):
+        f.push(Constant(f.tracer.truth(value, compared=compared)))
+    else:
+        f.push(truth_as_value(f, value))
+
+
+def truth_as_value(f: Frame, value: Value) -> Value:
+    """``bool`` of a value, which the graph computes where data decide."""
+    t = f.tracer
+    if t.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
+        return t.call(t.wrap_known(bool), [value], {}).realize()
+    return Constant(t.truth(value))
 
 
 @registry.instruction("IS_OP")
@@ -291,14 +308,14 @@ def contains_op(f: Frame, i: Instruction) -> None:
 @registry.instruction("LOAD_ATTR")
 def load_attr(f: Frame, i: Instruction) -> None:
     number, null = name_of(i)
-    push_found(f, f.pop().get_attr(f.tracer, f.code.co_names[number]), null)
+    push_found(f, f.tracer.get_attr(f.pop(), f.code.co_names[number]), null)
 
 
 @registry.instruction("LOAD_METHOD")
 def load_method(f: Frame, i: Instruction) -> None:
     owner = f.pop()
     f.push(NULL)
-    f.push(owner.get_attr(f.tracer, f.code.co_names[i.arg]))
+    f.push(f.tracer.get_attr(owner, f.code.co_names[i.arg]))
 
 
 @registry.instruction("LOAD_SUPER_ATTR")
@@ -306,7 +323,7 @@ def load_super_attr(f: Frame, i: Instruction) -> None:
     owner, kind, function = f.pop(), f.pop(), f.pop()
     made = f.tracer.call(function, [kind, owner] if has_arguments_of_super(i) else [], {})
     number, null = name_of(i)
-    push_found(f, made.get_attr(f.tracer, f.code.co_names[number]), null)
+    push_found(f, f.tracer.get_attr(made, f.code.co_names[number]), null)
 
 
 @registry.instruction("STORE_ATTR")

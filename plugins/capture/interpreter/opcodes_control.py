@@ -15,7 +15,9 @@ from turret.plugins.capture.python.instructions import (
     NULL_IS_ABOVE,
     PREPARE_RERAISE,
     SEND_KEEPS_RECEIVER,
+    SET_FUNCTION_TYPE_PARAMS,
     STOP_ITERATION_ERROR,
+    TYPE_PARAMETERS,
     UNARY_POSITIVE,
     Instruction,
     behind_loop,
@@ -27,6 +29,7 @@ from turret.plugins.capture.values.exceptions import ExceptionInstance, caught
 from turret.plugins.capture.values.functions import NestedFunction, called_as
 from turret.plugins.capture.values.groups import left_to_raise, match_star
 from turret.plugins.capture.values.sequences import Tuple
+from turret.plugins.capture.values.type_parameters import TypeParameter, of_syntax
 
 # Jumps and loops.
 
@@ -191,6 +194,8 @@ def call_intrinsic(f: Frame, i: Instruction) -> None:
         f.push(f.tracer.unary("positive", f.pop()))
     elif i.arg == LIST_TO_TUPLE:
         f.push(Tuple(list(f.pop().items)))  # type: ignore[attr-defined]
+    elif i.arg in TYPE_PARAMETERS:
+        f.push(TypeParameter(of_syntax, (TYPE_PARAMETERS[i.arg], f.pop().constant()), {}, "typing"))
     else:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
 
@@ -316,9 +321,13 @@ def prep_reraise_star(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("CALL_INTRINSIC_2")
 def call_intrinsic_of_two(f: Frame, i: Instruction) -> None:
-    if i.arg != PREPARE_RERAISE:
+    if i.arg == PREPARE_RERAISE:
+        prep_reraise_star(f, i)
+    elif i.arg == SET_FUNCTION_TYPE_PARAMS:
+        parameters = f.pop()
+        f.stack[-1].set_attr(f.tracer, "__type_params__", parameters)
+    else:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
-    prep_reraise_star(f, i)
 
 
 @registry.instruction("RERAISE")

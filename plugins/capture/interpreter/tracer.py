@@ -44,7 +44,7 @@ from turret.plugins.capture.values.base import (
     spelled,
 )
 from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
-from turret.plugins.capture.values.exceptions import ExceptionInstance, traceback_of
+from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -450,6 +450,20 @@ class FrameTracer(Caller):
             return value.need_special(self, _UNARY_NAMES[name])
         return self.fold(_UNARY[name], [value], {})
 
+    def get_attr(self, value: Value, name: str) -> Value:
+        """An attribute as the program asks for it: an ``AttributeError`` says of what, and of which name."""
+        value = value.realize()
+        return self.naming(value, name, lambda: value.get_attr(self, name))
+
+    def naming(self, value: Value, name: str, get: Callable[[], Value]) -> Value:
+        """An attribute; where it is refused, the exception says of what, and of which name."""
+        try:
+            return get()
+        except Raised as raised:
+            if isinstance(raised.value, ExceptionInstance):
+                raised.value.note_attribute(self, value, name)
+            raise
+
     def get_item(self, container: Value, key: Value) -> Value:
         return container.realize().get_item(self, key)
 
@@ -598,9 +612,11 @@ class FrameTracer(Caller):
     def new_exception(self, kind: type, *args: Any) -> ExceptionInstance:
         return ExceptionInstance(kind, [a if isinstance(a, Value) else self.made(a) for a in args])
 
-    def raised(self, kind: type, *args: Any) -> Raised:
-        """To be raised: an exception of the program."""
-        return Raised(self.new_exception(kind, *args))
+    def raised(self, kind: type, *args: Any, **fields: Value) -> Raised:
+        """To be raised: an exception of the program.  ``fields``: what it keeps beside its arguments."""
+        made = self.new_exception(kind, *args)
+        made.stores.update(fields)
+        return Raised(made)
 
     def stopped_inside(self, stop: ExceptionInstance) -> ExceptionInstance:
         """What a ``StopIteration`` becomes that leaves a generator."""
@@ -608,12 +624,21 @@ class FrameTracer(Caller):
         made.cause, made.context, made.suppressed, made.settled = stop, stop, True, True
         return made
 
-    def fails(self, function: Callable, *args: Any) -> NoReturn:
-        """Raise what a call of a function written in C raises, which is known to raise and to change nothing."""
+    def fails(self, function: Callable, *args: Any, of: Value | None = None) -> NoReturn:
+        """Raise what a call of a function written in C raises, which is known to raise and to change nothing.
+
+        ``of``: what the first argument stands for.
+        """
         try:
             function(*args)
         except Exception as error:
-            raise self.raised_from(error) from None
+            names_it = of is not None and getattr(error, "obj", None) is args[0]
+            if names_it:
+                error.obj = None  # type: ignore[attr-defined]
+            raised = self.raised_from(error)
+            if names_it:
+                raised.value.stores["obj"] = of
+            raise raised from None
         raise AssertionError(f"{function} of {args} does not fail")
 
     def raised_from(self, error: BaseException, through: types.TracebackType | None = None) -> Raised:
@@ -622,6 +647,7 @@ class FrameTracer(Caller):
         made.trace = traceback_of(through)
         slots = (name for kind in type(error).__mro__ for name in vars(kind).get("__slots__", ()))
         held = vars(error) | {name: getattr(error, name) for name in slots if hasattr(error, name)}
+        held |= kept_fields(error)
         made.stores.update((name, self.made(value)) for name, value in held.items())
         return Raised(made)
 

@@ -10,6 +10,7 @@ import dis
 import opcode
 import operator
 import sys
+import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -99,8 +100,10 @@ DEFAULTS, KEYWORD_DEFAULTS, ANNOTATIONS, CLOSURE = 1, 2, 4, 8
 """Parts of a function, as bits of an argument; on the stack they lie in this order."""
 STOP_ITERATION_ERROR, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 5, 6
 """Arguments of CALL_INTRINSIC_1."""
-PREPARE_RERAISE = 1
-"""That of CALL_INTRINSIC_2."""
+TYPE_PARAMETERS = {7: typing.TypeVar, 8: typing.ParamSpec, 9: typing.TypeVarTuple}
+"""By others of them, what ``def f[T]`` makes of the name."""
+PREPARE_RERAISE, SET_FUNCTION_TYPE_PARAMS = 1, 4
+"""Those of CALL_INTRINSIC_2."""
 
 
 def formatting(i: Instruction) -> tuple[Any, bool]:

@@ -33,9 +33,10 @@ _C_METHODS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
-    types.BuiltinFunctionType,
 )
 
+_PLAIN_OF_CLASSES = (*_C_METHODS, types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType)
+"""What classes have that is as it is of a class, and bound by instances, if at all."""
 
 _FIELD = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 """What reads a field of a named tuple."""
@@ -133,7 +134,7 @@ def _of_instance(t: Tracer, value: Value, owner: type, name: str, raw: Any) -> V
 def _property(t: Tracer, value: Value, owner: type, name: str, raw: property) -> Value:
     class_member(t, owner, name, raw)
     if raw.fget is None:
-        raise t.raised(AttributeError, f"property {name!r} has no getter")
+        raise t.raised(AttributeError, f"property {name!r} of {value.type().__name__!r} object has no getter")
     return t.call(t.wrap_known(written_in_c(raw.fget)), [value], {})
 
 
@@ -230,9 +231,7 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, /, *args: Value
     if name in ("__str__", "__repr__") and hasattr(value, "real_group"):
         return t.wrap_known(getattr(value.real_group(t), name)())
     if name in ("__str__", "__repr__") and issubclass(value.type(), BaseException):
-        if issubclass(value.type(), OSError) and value.object is not None:  # type: ignore[attr-defined]
-            raise Unsupported(f"{name} of an exception from before, which may have the name of a file")
-        return t.fold(functools.partial(_exception_text, value.type(), name), list(value.args), {})  # type: ignore[attr-defined]
+        return value.text(t, name)  # type: ignore[attr-defined]
     raise Unsupported(f"{value.describe()}.{name}, a method written in C")
 
 
@@ -259,7 +258,11 @@ def _call_container_method(
     return Constant(None) if result is None else result
 
 
-_NAMED = {ImportError: ("name", "path"), AttributeError: ("name", "obj"), NameError: ("name",)}
+_NAMED = {
+    ImportError: ("name", "path", "name_from") if hasattr(ImportError, "name_from") else ("name", "path"),
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+}
 """What exceptions take by name, and keep as attributes."""
 
 
@@ -271,16 +274,12 @@ def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...], kwargs: di
             raise t.raised(TypeError, f"{kind.__name__}() takes no keyword arguments")
         if not kwargs.keys() <= set(taken):
             raise Unsupported(f"the arguments of {kind.__name__}()")
+        for name in taken:
+            value.stores.pop(name, None)  # type: ignore[attr-defined]
         value.stores.update(kwargs)  # type: ignore[attr-defined]
-        value.args = list(args)  # type: ignore[attr-defined]
+        value.args = value.initialized_with = list(args)  # type: ignore[attr-defined]
         return Constant(None)
     raise Unsupported(f"{value.describe()}.__init__, a method written in C")
-
-
-def _exception_text(kind: type, method: str, *args: Any) -> str:
-    made = kind.__new__(kind, *args)
-    next(base for base in kind.__mro__ if base.__module__ == "builtins").__init__(made, *args)  # type: ignore[misc]
-    return getattr(made, method)()
 
 
 def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:
@@ -304,7 +303,8 @@ def _delete(t: Tracer, value: Value, name: Value) -> Value:
 
 
 def _get(t: Tracer, value: Value, name: Value) -> Value:
-    return value.generic_attr(t, t.constant_of(name))  # type: ignore[attr-defined]
+    text = t.constant_of(name)
+    return t.naming(value, text, lambda: value.generic_attr(t, text))  # type: ignore[attr-defined]
 
 
 def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
@@ -441,7 +441,7 @@ class Class(Known):
         owner, raw = look_up(t, kind, name)
         if owner is None:
             return self.of_metaclass(t, name)
-        if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if isinstance(raw, _PLAIN_OF_CLASSES):
             return self.plain(t, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable
@@ -11,10 +12,17 @@ from turret.frames.sources import AttrSource, Source
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.python.places import traceback_entry
 from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value, spelled
-from turret.plugins.capture.values.classes import METHODS_IN_C, look_up
+from turret.plugins.capture.values.classes import METHODS_IN_C, builtin_base, look_up
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import DELETED, Instance
 
+_OF_PROGRAM = (types.FunctionType, staticmethod)
+"""What ``__new__`` and ``__init__`` of a class are that are not written in C."""
+_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_TOLD = frozenset(
+    ("errno", "strerror", "filename", "filename2", "msg", "lineno", "encoding", "object", "start", "end", "reason")
+)
+"""Fields that the text of an exception tells."""
 _LOOK_AT_FRAMES = frozenset({"tb_frame", "walk_tb"})
 """Names by which a program gets at the frames of a traceback."""
 
@@ -62,6 +70,10 @@ class ExceptionInstance(Instance):
     def __init__(self, kind: type, args: list[Value], object: Any = None, source: Source | None = None) -> None:
         super().__init__(kind, object, source)
         self.args = args
+        self.created_with = args
+        """What ``__new__`` written in C was given."""
+        self.initialized_with: list[Value] | None = args
+        """What ``__init__`` written in C was given, which makes fields of it; None before it is called."""
         self.cause: Value | None = None
         self.context: Value | None = None
         self.raised = False
@@ -138,8 +150,6 @@ class ExceptionInstance(Instance):
             return t.new_tuple(list(self.args))
         if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
             return found
-        if name == "value" and issubclass(self.kind, StopIteration):
-            return self.args[0] if self.args else Constant(None)
         if name == "__suppress_context__" and self.is_known(name):
             return Constant(self.suppressed)
         if name == "__traceback__":
@@ -152,17 +162,52 @@ class ExceptionInstance(Instance):
         return super().get_attr(t, name) if found is None else found
 
     def field(self, t: Tracer, name: str) -> Value | None:
-        """What the interpreter keeps beside the arguments, as ``errno`` of an ``OSError``, where the program gave it by
-        name; None for another attribute."""
+        """What the interpreter keeps beside the arguments, as ``errno`` of an ``OSError``; None for another attribute,
+        and of an exception from before."""
         if self.object is not None or name[:2] == "__":
             return None
         owner, raw = look_up(t, self.kind, name)
-        is_field = isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
-        if not is_field or owner.__module__ != "builtins":
+        if not isinstance(raw, _FIELDS) or owner.__module__ != "builtins":
             return None
-        if self.stores.get(name, DELETED) is DELETED:
+        if name in self.stores:
+            return None if self.stores[name] is DELETED else self.stores[name]
+        return self.initial_field(t, name)
+
+    def initial_field(self, t: Tracer, name: str) -> Value:
+        """What the class written in C makes of the arguments that it was given."""
+        base = builtin_base(self.kind)
+        created = {object(): value for value in self.created_with}
+        initialized = {object(): value for value in self.initialized_with or ()}
+        if hasattr(self.kind, "__del__"):  # it would run at the end of another one
             raise Unsupported(f"{name} of an exception")
-        return self.stores[name]
+        try:
+            made = base.__new__(self.kind, *created)
+            if self.initialized_with is not None:
+                base.__init__(made, *initialized)  # type: ignore[misc]
+        except Exception:
+            raise Unsupported(f"{name} of an exception") from None
+        return _in_place_of(t, getattr(made, name), created | initialized)
+
+    def text(self, t: Tracer, method: str) -> Value:
+        """``__str__`` or ``__repr__`` of the class written in C."""
+        if self.object is not None and issubclass(self.kind, OSError):
+            raise Unsupported(f"{method} of an exception from before, which may have the name of a file")
+        told = [name for name in self.stores if name in _TOLD] if self.object is None else []
+        given = [self.created_with, self.initialized_with, self.args]
+        parts = [Constant(None) if values is None else t.new_tuple(values) for values in given]
+        fields = [Constant(None) if self.stores[name] is DELETED else self.stores[name] for name in told]
+        return t.fold(functools.partial(_text, self.kind, method, told), [*parts, *fields], {})
+
+    def note_attribute(self, t: Tracer, owner: Value, name: str) -> None:
+        """It says that ``owner`` has no attribute of a name, unless it says of another one already."""
+        if not issubclass(self.kind, AttributeError):
+            return
+        if self.object is None:
+            if "name" not in self.stores and "obj" not in self.stores:
+                self.stores.update(name=Constant(name), obj=owner)
+        elif all(t.is_none(self.get_attr(t, field)) for field in ("name", "obj")):
+            self.store(t, "name", Constant(name))
+            self.store(t, "obj", owner)
 
     def linked(self, name: str) -> Value | None:
         """``__cause__`` or ``__context__``; None where only the object itself knows it."""
@@ -201,14 +246,21 @@ class ExceptionInstance(Instance):
 
     def rebuild(self, r: Rebuilder) -> str:
         made = r.constant(self.kind)
-        args = "".join(", " + r.load(v) for v in self.args)
-        if isinstance(look_up(r.t, self.kind, "__init__")[1], types.FunctionType):
-            name = r.assign(f"{made}.__new__({made}{args})")
+        args = "".join(", " + r.load(v) for v in self.created_with)
+        if any(isinstance(look_up(r.t, self.kind, n)[1], _OF_PROGRAM) for n in ("__new__", "__init__")):
+            base = r.constant(builtin_base(self.kind))
+            name = r.assign(f"{base}.__new__({made}{args})")
+            if self.initialized_with is not None:
+                args = "".join(", " + r.load(v) for v in self.initialized_with)
+                r.line(f"{base}.__init__({name}{args})")
         else:
             name = r.assign(f"{made}({args[2:]})")
         r.remember(self, name)
         self.write_stores(r, name, r.line)
         changed = {"__suppress_context__"} if self.suppressed else set()
+        last = self.created_with if self.initialized_with is None else self.initialized_with
+        if self.args is not last:
+            changed.add("args")
         for attribute, value in (("__cause__", self.cause), ("__traceback__", self.trace)):
             changed |= set() if value is None else {attribute}
         if self.raised or self.context is not None:
@@ -243,7 +295,54 @@ def blank_exception(t: Tracer, kind: type, args: list[Value]) -> ExceptionInstan
         raise Unsupported(f"a {kind.__name__} with the name of a file")
     if kind is OSError and len(args) == 2:
         kind = type(OSError(t.constant_of(args[0]), ""))
-    return ExceptionInstance(kind, list(args))
+    made = ExceptionInstance(kind, list(args))
+    init = look_up(t, kind, "__init__")[1]
+    if isinstance(init, types.FunctionType):
+        made.initialized_with = None
+        if issubclass(kind, OSError) and look_up(t, kind, "__new__")[1] is OSError.__new__:
+            made.args = []  # it leaves them to its ``__init__``
+    return made
+
+
+def _text(
+    kind: type, method: str, names: list[str], created: tuple, initialized: tuple | None, args: tuple, *fields: Any
+) -> str:
+    """``str`` or ``repr`` of an exception, by the method of the class written in C."""
+    base = builtin_base(kind)
+    made = base.__new__(kind, *created)
+    if initialized is not None:
+        base.__init__(made, *initialized)  # type: ignore[misc]
+    made.args = args
+    for name, value in zip(names, fields, strict=True):
+        object.__setattr__(made, name, value)
+    return getattr(base, method)(made)
+
+
+def _in_place_of(t: Tracer, held: Any, values: dict[Any, Value]) -> Value:
+    """The value for what an exception holds that was made of objects in place of ``values``."""
+    if type(held) is tuple:
+        return t.new_tuple([_in_place_of(t, v, values) for v in held])
+    return values[held] if type(held) is object else t.made(held)
+
+
+def kept_fields(error: BaseException) -> dict[str, Any]:
+    """Fields of an exception, as ``name`` of a ``NameError``, that its arguments do not give it."""
+    base = builtin_base(type(error))
+    try:
+        plain: Any = base(*error.args)
+    except Exception:
+        plain = None
+    kinds = [kind for kind in base.__mro__ if kind not in (BaseException, BaseExceptionGroup, object)]
+    raw = {name: field for kind in reversed(kinds) for name, field in vars(kind).items() if isinstance(field, _FIELDS)}
+    held = {name: _read(error, field) for name, field in raw.items() if name[:2] != "__"}
+    return {name: value for name, value in held.items() if value is not (plain and _read(plain, raw[name]))}
+
+
+def _read(error: BaseException, field: Any) -> Any:
+    try:
+        return field.__get__(error)
+    except (AttributeError, TypeError):  # nothing, or nothing yet
+        return None
 
 
 def _add_note(t: Tracer, error: Value, note: Value) -> Value:

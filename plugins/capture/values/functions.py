@@ -283,7 +283,7 @@ class NestedFunction(Callable_):
             "__qualname__": self.qualified_name,
             "__module__": self.scope.get("__name__"),
             "__doc__": constants[0] if constants and isinstance(constants[0], str) else None,
-            "__type_params__": (),  # of functions that are not generic, as all here are
+            "__type_params__": (),  # of one that is generic they are set
         }
 
     def signature(self, t: Tracer) -> inspect.Signature:

@@ -47,14 +47,15 @@ class Module(Instance):
     def key(self, t: Tracer) -> Any:
         return self.object
 
-    def missing(self, t: Tracer, name: str) -> Value:
+    def fallback_attr(self, t: Tracer, name: str) -> Value:
         """Parameters, buffers and submodules, which ``nn.Module.__getattr__`` finds."""
         if look_up(t, self.kind, "__getattr__")[1] is not MODULE_GETATTR:
-            return super().missing(t, name)
+            return super().fallback_attr(t, name)
         found = self.state(t, name)
         if found is not None:
             return found
-        self.assume_absent(t, name)
+        if name not in vars(self.object):
+            self.assume_absent(t, name)
         for part in STATE:
             held = vars(self.object).get(part)
             if part not in self.stores and id(held) not in t.objects and isinstance(held, dict):
@@ -80,10 +81,12 @@ class Module(Instance):
         return None
 
     def get_attr(self, t: Tracer, name: str) -> Value:
-        own = vars(self.object)
-        if name in self.stores or name in own or look_up(t, self.kind, name)[0] is not None:
+        known = name in self.stores or name in vars(self.object) or look_up(t, self.kind, name)[0] is not None
+        if known or look_up(t, self.kind, "__getattr__")[1] is not MODULE_GETATTR:
             return super().get_attr(t, name)
-        return self.missing(t, name)
+        if isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType):
+            return super().get_attr(t, name)
+        return self.fallback_attr(t, name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, setter = look_up(t, self.kind, "__setattr__")

@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -131,18 +131,17 @@ class Instance(Value):
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         owner, getter = look_up(t, self.kind, "__getattribute__")
-        if not isinstance(getter, types.FunctionType):
-            return self.generic_attr(t, name)
         try:
+            if not isinstance(getter, types.FunctionType):
+                return self.generic_attr(t, name)
             return t.call(bind_attribute(t, self, owner, "__getattribute__", getter), [Constant(name)], {})
         except Raised as raised:
-            owner, fallback = look_up(t, self.kind, "__getattr__")
-            if not issubclass(raised.value.type(), AttributeError) or owner is None:
+            if not issubclass(raised.value.type(), AttributeError) or look_up(t, self.kind, "__getattr__")[0] is None:
                 raise
-            return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
+        return self.fallback_attr(t, name)
 
     def generic_attr(self, t: Tracer, name: str) -> Value:
-        """``object.__getattribute__``, and ``__getattr__`` where the class leaves the former alone."""
+        """``object.__getattribute__``."""
         if name == "__class__":
             return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
         if name == "__dict__":
@@ -162,21 +161,24 @@ class Instance(Value):
         if owner is not None and not isinstance(raw, types.MemberDescriptorType):
             self.assume_absent(t, name)
             return bind_attribute(t, self, owner, name, raw)
-        return self.missing(t, name)
+        self.lacks(t, name, raw)
 
     def kept_by_payload(self, owner: Any, raw: Any) -> bool:
         """Whether an attribute is one of the container in C that the instance is (``maxlen`` of a deque)."""
         kept_in_c = isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType))
         return kept_in_c and self.payload is not None and owner is self.payload.type()
 
-    def missing(self, t: Tracer, name: str) -> Value:
-        """``__getattr__``, or the AttributeError."""
+    def lacks(self, t: Tracer, name: str, raw: Any) -> NoReturn:
+        """It has no attribute of a name; ``raw``: an empty slot of its class, or none."""
         self.assume_absent(t, name)
-        owner, fallback = look_up(t, self.kind, "__getattr__")
-        custom = isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType)
-        if owner is not None and not custom:
-            return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
+        if isinstance(raw, types.MemberDescriptorType):
+            t.fails(getattr, _with_slot(self.kind, name), name, of=self)
         raise t.raised(AttributeError, f"{full_name(self.kind)!r} object has no attribute {name!r}")
+
+    def fallback_attr(self, t: Tracer, name: str) -> Value:
+        """What ``__getattr__`` gives for an attribute that ``__getattribute__`` has refused."""
+        owner, fallback = look_up(t, self.kind, "__getattr__")
+        return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
 
     def assume_absent(self, t: Tracer, name: str) -> None:
         if self.source is not None and name not in self.stores and has_dict(self.object):
@@ -207,7 +209,8 @@ class Instance(Value):
         if name in ("__class__", "__dict__"):
             raise Unsupported(f"setting {name} of {self.describe()}")
         if not isinstance(raw, types.MemberDescriptorType) and not keeps_attributes(self.kind):
-            t.fails(object.__setattr__, _without_attributes(self.kind.__name__, name, raw is not None), name, None)
+            stand_in = _without_attributes(self.kind.__name__, name, raw is not None)
+            t.fails(object.__setattr__, stand_in, name, None, of=self)
         self.refuse_to_drop(name)
         t.effects.note(self)
         self.stores.pop(name, None) if self.stores.get(name) is DELETED else None
@@ -403,6 +406,12 @@ def keeps_attributes(kind: type) -> bool:
 def _without_attributes(kind: str, name: str, in_class: bool) -> Any:
     """An instance of a class of a name, which has an attribute or none, whose instances have no attributes."""
     return type(kind, (), {"__slots__": (), **({name: None} if in_class else {})})()
+
+
+def _with_slot(kind: type, name: str) -> Any:
+    """An instance of a class of the names of another one, with a slot that holds nothing."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (), {"__slots__": (name,), **names})()
 
 
 def full_name(kind: type) -> str:

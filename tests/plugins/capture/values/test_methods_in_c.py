@@ -176,6 +176,18 @@ def test_attributes_are_found_without_asking_the_object(program):
     check(program, torch.ones(2), graphs=1)
 
 
+class WithFunctionsInC:
+    size, largest = len, max
+
+
+def test_a_function_in_c_is_no_method_of_the_class_that_has_it():
+    check(
+        lambda x: x * WithFunctionsInC().size([1, 2]) + WithFunctionsInC.largest(1, WithFunctionsInC().largest(2, 3)),
+        torch.ones(2),
+        graphs=1,
+    )
+
+
 def test_an_object_with_a_weak_reference_knows_it():
     def program(x):
         held = Plain()
