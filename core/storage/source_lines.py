@@ -21,8 +21,8 @@ def show_lines(function: types.FunctionType, text: str) -> None:
 
 def new_graph_module(root: torch.nn.Module, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
     """A graph as a module, whose generated code goes when it does; torch keeps the code of all that were ever made."""
-    if any(map(_is_misread, graph.nodes)):
-        graph.set_codegen(_ExactNumbers())
+    if type(graph._codegen) is fx.CodeGen and any(map(_is_misread, graph.nodes)):
+        graph.set_codegen(ExactNumbers())
     made = fx.GraphModule(root, graph, name)
     weakref.finalize(made, _forget, made.forward.__code__.co_filename).atexit = False
     return made
@@ -41,8 +41,8 @@ class _Complex(complex):
         return f"complex({self.real!r}, {self.imag!r})"
 
 
-class _ExactNumbers(fx.CodeGen):
-    """Generated code with complex numbers as they are."""
+class ExactNumbers(fx.CodeGen):
+    """Generated code with complex numbers as they are, from which other ways to generate code derive."""
 
     def _gen_python_code(self, nodes: Any, *args: Any, **kwargs: Any) -> Any:
         misread = {node: (node.args, node.kwargs) for node in nodes if _is_misread(node)}

@@ -25,7 +25,7 @@ from turret.pipeline.graph_compilers.layouts import Interface, copied, input_fit
 from turret.pipeline.keys.graph_key import Unstable
 from turret.plan import Plan
 from turret.storage.codec import record
-from turret.storage.source_lines import new_graph_module
+from turret.storage.source_lines import ExactNumbers, new_graph_module
 from turret.torch_compat.operators.ops import OpOverload
 
 
@@ -118,7 +118,7 @@ def _apart(results: list[Any], memories: dict[int | None, int], visible: int) ->
     return results
 
 
-class _Boxed(fx.graph.CodeGen):
+class _Boxed(ExactNumbers):
     """Python code of a graph that takes a list and empties it, so that inputs are freed when nothing reads them."""
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 
 from turret.plugins.capture.errors import Unsupported
@@ -11,8 +10,8 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import METHODS_IN_C
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 
-_POSITIONAL = 1 if sys.version_info >= (3, 13) else 0
-"""How many arguments ``SimpleNamespace`` takes by position."""
+_POSITIONAL = 1 if hasattr(types.SimpleNamespace, "__replace__") else 0
+"""How many arguments ``SimpleNamespace`` takes by position: both came with one version of Python."""
 
 
 def _init(t: Tracer, value: Value, /, *args: Value, **kwargs: Value) -> Value:

@@ -453,12 +453,8 @@ class FrameTracer(Caller):
     def get_attr(self, value: Value, name: str) -> Value:
         """An attribute as the program asks for it: an ``AttributeError`` says of what, and of which name."""
         value = value.realize()
-        return self.naming(value, name, lambda: value.get_attr(self, name))
-
-    def naming(self, value: Value, name: str, get: Callable[[], Value]) -> Value:
-        """An attribute; where it is refused, the exception says of what, and of which name."""
         try:
-            return get()
+            return value.get_attr(self, name)
         except Raised as raised:
             if isinstance(raised.value, ExceptionInstance):
                 raised.value.note_attribute(self, value, name)

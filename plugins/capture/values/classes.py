@@ -14,7 +14,7 @@ from typing import Any
 
 from turret.frames.class_members import ABSENT, find_in_mro
 from turret.frames.sources import AttrSource, BoundSource, ItemSource
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
@@ -303,8 +303,7 @@ def _delete(t: Tracer, value: Value, name: Value) -> Value:
 
 
 def _get(t: Tracer, value: Value, name: Value) -> Value:
-    text = t.constant_of(name)
-    return t.naming(value, text, lambda: value.generic_attr(t, text))  # type: ignore[attr-defined]
+    return value.generic_attr(t, t.constant_of(name))  # type: ignore[attr-defined]
 
 
 def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
@@ -429,6 +428,16 @@ class Class(Known):
     object: type
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        try:
+            return self.type_attr(t, name)
+        except Raised as raised:
+            fallback = look_up(t, type(self.object), "__getattr__")[1]
+            if not issubclass(raised.value.type(), AttributeError) or not isinstance(fallback, types.FunctionType):
+                raise
+        return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
+
+    def type_attr(self, t: Tracer, name: str) -> Value:
+        """``type.__getattribute__``."""
         kind = self.object
         if name in ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__class__"):
             return t.wrap_known(getattr(kind, name))
@@ -468,9 +477,6 @@ class Class(Known):
             return Method(class_member(t, owner, name, raw), self)
         if owner is not None:
             return self.plain(t, name)
-        fallback = look_up(t, meta, "__getattr__")[1]
-        if isinstance(fallback, types.FunctionType):
-            return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
         raise t.raised(AttributeError, f"type object {self.object.__name__!r} has no attribute {name!r}")
 
     def plain(self, t: Tracer, name: str) -> Value:

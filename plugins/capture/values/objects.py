@@ -172,8 +172,9 @@ class Instance(Value):
         """It has no attribute of a name; ``raw``: an empty slot of its class, or none."""
         self.assume_absent(t, name)
         if isinstance(raw, types.MemberDescriptorType):
-            t.fails(getattr, _with_slot(self.kind, name), name, of=self)
-        raise t.raised(AttributeError, f"{full_name(self.kind)!r} object has no attribute {name!r}")
+            t.fails(object.__getattribute__, _with_slot(self.kind, name), name, of=self)
+        text = f"{full_name(self.kind)!r} object has no attribute {name!r}"
+        raise t.raised(AttributeError, text, name=Constant(name), obj=self)
 
     def fallback_attr(self, t: Tracer, name: str) -> Value:
         """What ``__getattr__`` gives for an attribute that ``__getattribute__`` has refused."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 import turret
-from turret.storage.source_lines import new_graph_module
+from turret.storage.source_lines import ExactNumbers, new_graph_module
 
 NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan, 1e-28, 1e28])
 
@@ -38,6 +38,23 @@ def test_complex_numbers_in_generated_code_are_those_of_the_graph(numbers):
         module.recompile()
     (call,) = graph.find_nodes(op="call_function", target=see)
     assert all(type(n) is complex for n in call.args[0])
+
+
+class _Listed(ExactNumbers):
+    """Code that takes all inputs as one list."""
+
+    def gen_fn_def(self, free_vars, *args, **options):
+        names = [name.partition(":")[0].strip() for name in free_vars if name != "self"]
+        return f"def forward(self, listed):\n    {', '.join(names)}, = listed"
+
+
+def test_code_that_is_generated_in_another_way_stays_so_beside_complex_numbers():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(torch.mul, (x, complex(0.0, -1.0))),))
+    graph.set_codegen(_Listed())
+    (found,) = new_graph_module(torch.nn.Module(), graph)([torch.ones(2)])
+    assert torch.equal(found, torch.ones(2) * complex(0.0, -1.0))
 
 
 class _NoJoint:

@@ -262,7 +262,7 @@ ACTS = """(1).absent|(1.5).absent|"text".absent|None.absent|[1].absent|(1, 2).ab
 slotted.unset|slotted.absent|plain.refusing|plain.naming|plain.asking|plain.unreadable|falling.absent|falling.refusing|falling.asking
 falling.naming|fail(ValueError(giving.refusing, giving.asking, giving.absent))|asked.absent|asked.refusing|own.absent|own_init.absent
 asking_super.absent|existing.absent|getattr(plain, "absent")|getattr(1, "absent")|object.__getattribute__(plain, "absent")
-object.__getattribute__(falling, "absent")|super(Plain, plain).absent|Plain.absent|int.absent|OfMeta.absent|sys.absent|module.absent
+object.__getattribute__(falling, "absent")|object.__getattribute__(plain, "refusing")|object.__getattribute__(slotted, "unset")|super(Plain, plain).absent|Plain.absent|int.absent|OfMeta.absent|sys.absent|module.absent
 free.absent|(lambda: 1).absent|plain.method.absent|len.absent|x.absent|(x + 1).absent|x.absent()|model.absent|model.layer.absent
 model.refusing|described.descriptor|Pair(1, 2).absent|space.absent|Plain().absent|range(3).absent|x.shape.absent|x.shape[0].absent
 x.dtype.absent|(v for v in ()).absent|functools.partial(len).absent|{1}.absent|b"".absent|ValueError().absent|collections.deque().absent
