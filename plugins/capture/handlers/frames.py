@@ -13,6 +13,7 @@ from typing import Any
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.python import resume
+from turret.plugins.capture.python.instructions import LOCALS_ARE_NEW
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Cell
@@ -79,7 +80,7 @@ def local_variables(t: Tracer) -> Value:
         raise Unsupported("locals() behind a graph break, or in the body of a class", step=NOWHERE)
     known: Value | None = frame.variables
     found = t.new_dict({}) if known is None else known
-    if not _EACH_IS_NEW:
+    if not LOCALS_ARE_NEW:
         frame.variables = found
     for name, held in zip(frame.decoded.slots, frame.locals, strict=True):
         value = held.get(t) if isinstance(held, Cell) else held
@@ -88,10 +89,6 @@ def local_variables(t: Tracer) -> Value:
         elif known is not None:
             found.call_method(t, "pop", [Constant(name), Constant(None)], {})
     return found
-
-
-_EACH_IS_NEW = sys.version_info >= (3, 13)
-"""Whether each call of ``locals()`` makes a dict."""
 
 
 def get_module_of_frame(t: Tracer, depth: Value | None = None) -> Value:

@@ -35,6 +35,7 @@ from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import DISABLED, ORIGINAL, disabled_original
+from turret.plugins.capture.python.instructions import VersionInfo
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.big_ints import BigInt
@@ -89,11 +90,10 @@ _IDENTITY_TYPES = (
     re.Pattern,
     re.Match,
     type(torch.__version__),
-    type(sys.version_info),
+    VersionInfo,
     type(sys.flags),
     type(sys.float_info),
     torch.iinfo,
-    typing.TypeVar,
 )
 _BUILTIN_TYPES = (
     types.BuiltinFunctionType,

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+VersionInfo = type(sys.version_info)
 _VERSION = sys.version_info[:2]
 
 
@@ -42,6 +43,8 @@ CELLS_ARE_LOADED_AS_VARIABLES = _VERSION >= (3, 13)
 """Whether a closure takes cells by the instruction that loads variables."""
 WAITING_POINTS_AHEAD = _VERSION >= (3, 13)
 """Whether a frame that waits remembers the instruction that comes next, rather than the one at which it waits."""
+LOCALS_ARE_NEW = _VERSION >= (3, 13)
+"""Whether each call of ``locals()`` makes a dict; before, a frame had one, which each brought up to date."""
 CLOSE_GIVES_RESULT = _VERSION >= (3, 13)
 """Whether ``generator.close`` gives what the generator returns then."""
 
