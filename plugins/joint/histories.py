@@ -61,8 +61,15 @@ def _below(root: Any, bit: Callable[[Any], int], found: dict[Any, int]) -> int:
 def _saves(node: Any) -> bool:
     """Whether a node of autograd's graph has saved a tensor; ``saves_tensors``: of one that keeps them by itself."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
-        return getattr(node, "saves_tensors", False) or bool(node._raw_saved_tensors)
+        return getattr(node, "saves_tensors", False) or _has_saved_in_python(node)
     return any(_has_saved(node, name) for name in _saved_names(type(node)))
+
+
+def _has_saved_in_python(node: Any) -> bool:
+    try:
+        return bool(node._raw_saved_tensors)
+    except RuntimeError:  # a backward within the graph has freed them
+        return True
 
 
 def _has_saved(node: Any, name: str) -> bool:

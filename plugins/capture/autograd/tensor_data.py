@@ -63,7 +63,7 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
 
 
 @registry.tensor_method("set_")
-def set_memory(t: Tracer, tensor: Tensor, source: Value | None = None, *layout: Value, **named: Value) -> Value:
+def set_memory(t: Tracer, tensor: Tensor, source: Value | None = None, /, *layout: Value, **named: Value) -> Value:
     """``tensor.set_(other)``: the tensor lies where another one does, which need not be as large, from here on."""
     given = None if source is None else source.realize()
     if layout or named or not (given is None or isinstance(given, Tensor)):

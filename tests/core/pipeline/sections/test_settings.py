@@ -96,6 +96,13 @@ def program(steps, v):
     return v
 
 
+@pytest.fixture(autouse=True, scope="module")
+def flags_may_be_set():
+    """Torch's own testing modules, once imported, let flags of libraries be set in their blocks alone."""
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def settings_of_the_process():
     torch.use_deterministic_algorithms(False)  # what it imports, it imports once
