@@ -123,6 +123,23 @@ def fresh(monkeypatch):
     turret.reset()
 
 
+@pytest.fixture
+def torchs_settings() -> Iterator[None]:
+    """Settings of torch may be switched in a test, and are afterwards what they were.
+
+    Torch's own testing modules, once imported, let flags of libraries be set in blocks of torch's alone.
+    """
+    import torch
+
+    from turret.frames.trace_modes import mode_values, restore_modes
+
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
+        torch.use_deterministic_algorithms(False)  # what it imports, it imports once
+        before = mode_values()
+        yield
+        restore_modes(before)
+
+
 class _Keeper(logging.Handler):
     def __init__(self) -> None:
         super().__init__()

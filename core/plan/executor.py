@@ -11,6 +11,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -121,26 +122,25 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 
     The epilogue, which does, comes after it.
     """
-    traceback, found = error.__traceback__, False
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code.co_filename.startswith(PLAN_FILE):  # more than one: under a profiler, or of branches
-            if frame.f_globals["writes_inputs"] or frame.f_locals.get("overwrites"):
-                return False
-            found = True
-        traceback = traceback.tb_next
-    return found
+    frames = [traceback.tb_frame for traceback in _within_plans(error)]
+    return bool(frames) and not any(f.f_globals["writes_inputs"] or f.f_locals.get("overwrites") for f in frames)
 
 
 def failed_op(error: BaseException) -> str:
     """The op, as ``namespace::name.overload``, whose call in a plan raised an exception; empty where none did."""
-    traceback, found = error.__traceback__, ""
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code.co_filename.startswith(PLAN_FILE):
-            found = frame.f_globals["ops"].get(traceback.tb_lineno, "")
-        traceback = traceback.tb_next
+    found = ""
+    for traceback in _within_plans(error):
+        found = traceback.tb_frame.f_globals["ops"].get(traceback.tb_lineno, "")
     return found
+
+
+def _within_plans(error: BaseException) -> Iterator[TracebackType]:
+    """Where an exception went through plans, outermost first: more than one under a profiler, or of branches."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename.startswith(PLAN_FILE):
+            yield traceback
+        traceback = traceback.tb_next
 
 
 class _Writer:

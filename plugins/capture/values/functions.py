@@ -93,6 +93,14 @@ class Known(Callable_):
         module = getattr(self.object, "__module__", None)
         return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
 
+    def found(self, t: Tracer, name: str) -> Any:
+        """An attribute that the object has now; raises ``AttributeError`` in the program where it has none."""
+        try:
+            return getattr(self.object, name)
+        except AttributeError as error:
+            t.provenance.absent(self.object, name)
+            raise t.raised_from(error) from None
+
     def child(self, t: Tracer, name: str, found: Any) -> Value:
         """An attribute of the object; guarded where a program may well change it."""
         if self.source is None or t.trusted(self.object):
@@ -115,11 +123,7 @@ class Function(Known):
         stored = t.effects.attribute(self, name)
         if stored is not None:
             return stored
-        try:
-            found = getattr(self.object, name)
-        except AttributeError as error:
-            t.provenance.absent(self.object, name)
-            raise t.raised_from(error) from None
+        found = self.found(t, name)
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return self.child(t, name, found)
         if name == "__get__":

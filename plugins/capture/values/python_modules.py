@@ -23,12 +23,7 @@ class PythonModule(Known):
         stored = t.effects.global_value(scope, name)
         if stored is not None:
             return stored
-        try:
-            found = getattr(self.object, name)
-        except AttributeError as error:
-            t.provenance.absent(self.object, name)
-            raise t.raised_from(error) from None
-        return self.child(t, name, found)
+        return self.child(t, name, self.found(t, name))
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, raw = self._computed(t, name)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import turret
 from turret.frames.trace_modes import mode_values, restore_modes
 
+pytestmark = pytest.mark.usefixtures("torchs_settings")
 SEEN: list = []
 
 
@@ -94,21 +95,6 @@ def program(steps, v):
         else:
             v = CALLS[step](v)
     return v
-
-
-@pytest.fixture(autouse=True, scope="module")
-def flags_may_be_set():
-    """Torch's own testing modules, once imported, let flags of libraries be set in their blocks alone."""
-    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process():
-    torch.use_deterministic_algorithms(False)  # what it imports, it imports once
-    before = mode_values()
-    yield
-    restore_modes(before)
 
 
 def outcome(function, *args):

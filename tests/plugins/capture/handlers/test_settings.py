@@ -9,6 +9,7 @@ from tests.plugins.capture.capture_lab import Observed
 from turret.frames.trace_modes import mode_values, restore_modes
 from turret.torch_compat import settings
 
+pytestmark = pytest.mark.usefixtures("torchs_settings")
 PROGRAMS = {
     "deterministic": lambda: torch.use_deterministic_algorithms(True),
     "deterministic, by name": lambda: torch.use_deterministic_algorithms(mode=True, warn_only=True),
@@ -35,21 +36,6 @@ ASKED = {
     "benchmark": lambda: torch.backends.cudnn.benchmark,
     "mkldnn": lambda: torch.backends.mkldnn.enabled,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def flags_may_be_set():
-    """Torch's own testing modules, once imported, let flags of libraries be set in their blocks alone."""
-    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process():
-    torch.use_deterministic_algorithms(False)  # what it imports, it imports once
-    before = mode_values()
-    yield
-    restore_modes(before)
 
 
 def left_by(function, *args):
