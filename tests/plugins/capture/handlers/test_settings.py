@@ -86,11 +86,12 @@ def test_answers_about_settings_are_those_of_the_moment(name):
 
 
 def test_precisions_are_taken_back_to_where_they_came_from():
+    set_precision = torch._C._set_fp32_precision_setter
+    set_precision("cuda", "matmul", "none")  # other tests may have given it one
     before = settings.float32_precisions()
     torch.set_float32_matmul_precision("medium")
     settings.set_float32_precisions(*before)
     assert settings.float32_precisions() == before
-    set_precision = torch._C._set_fp32_precision_setter
     set_precision("generic", "all", "tf32")  # what says nothing of its own follows it, as before
     changed = settings.float32_precisions()
     assert changed[4] == "tf32"
