@@ -120,7 +120,9 @@ def std_mean_all(x: torch.Tensor, unbiased: bool = True) -> tuple[torch.Tensor, 
 
 
 @decomposes("put", any_dtype=True)
-def put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+def put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> Any:
+    if torch.are_deterministic_algorithms_enabled():
+        return NotImplemented  # the op itself knows when to refuse or to warn
     flat = aten.view.default(contiguous(x), [-1])
     values = aten.view.default(contiguous(source), list(index.shape))
     return aten.view.default(aten.index_put.default(flat, [index], values, accumulate), list(x.shape))

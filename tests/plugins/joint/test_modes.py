@@ -250,3 +250,26 @@ def test_with_deterministic_algorithms_memory_that_nobody_set_holds_what_eagers_
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(False)
+
+
+REFUSED = {
+    "put": lambda x, i: x.put(i, x[:2]),
+    "put_": lambda x, i: x.clone().put_(i, x[:2]) + 1,
+    "put, accumulated": lambda x, i: x.put(i, x[:2], accumulate=True),
+    "max_unpool1d": lambda x, i: torch.nn.functional.max_unpool1d(x[None, None, :2], i[None, None], 2),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_what_has_no_deterministic_algorithm_is_refused_as_in_eager(name, warn_only, torchs_settings):
+    def outcome(function):
+        try:
+            return function(torch.arange(6.0), torch.tensor([1, 3])).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = turret.compile(REFUSED[name], options={"cache": False, "on_error": "raise"})
+    assert outcome(compiled) == outcome(REFUSED[name])
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    assert outcome(compiled) == outcome(REFUSED[name])
