@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import polyfilled
+from turret.plugins.capture.handlers.builtins.polyfilled import polyfilled
 from turret.plugins.capture.handlers.process_groups import group_name, plain_group
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value

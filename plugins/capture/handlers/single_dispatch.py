@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from turret.frames.sources import BoundSource
-from turret.plugins.capture.handlers.builtins import polyfilled
+from turret.plugins.capture.handlers.builtins.polyfilled import polyfilled
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Tracer, Value

@@ -1,0 +1,183 @@
+"""Numbers, and functions of them; those of ``math``, too."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import types
+from typing import Any
+
+import torch
+
+from turret.frames.class_members import member_owner
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.python import polyfills
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
+from turret.plugins.capture.values.choices import extreme_of_two
+from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import Tuple
+from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.tensors import Array, Tensor
+
+
+@registry.function(polyfills.total)
+def total(t: Tracer, *args: Value) -> Value:
+    values = [a.realize() for a in args]
+    if all(v.is_constant() for v in values):
+        return t.fold(polyfills.total, values, {})
+    found = t.recorder.computed(polyfills.total, values)
+    return functools.reduce(lambda a, b: t.binary(operator.add, a, b), values) if found is None else found
+
+
+def _have_one_extreme(values: list[Value]) -> bool:
+    """Whether torch's symbol for the larger of two numbers is Python's: that of an int and a float is a float."""
+    symbols = [v for v in values if isinstance(v, Symbolic)]
+    if not symbols or not all(isinstance(v, (Symbolic, Constant)) for v in values):
+        return False
+    kinds = {v.type() for v in values}
+    return kinds == {int} or (kinds == {float} and not all(v.is_known() for v in symbols))
+
+
+def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+        values = [a.realize() for a in args]
+        if len(values) == 1 and not kwargs:
+            items = values[0].unpack(t)
+            values = items if len(items) > 1 else [t.new_tuple(items)]
+        function = min if symbol == "<" else max
+        if not kwargs and (computed := t.recorder.computed(function, values)) is not None:
+            return computed
+        if len(values) == 2 and not kwargs and _have_one_extreme(values):
+            return t.recorder.call(symbolic, values, {})
+        chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
+        return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
+
+    return handler
+
+
+registry.functions[min] = _extreme("<", polyfills.min_, torch.sym_min)
+registry.functions[max] = _extreme(">", polyfills.max_, torch.sym_max)
+
+
+@registry.kind(bool)
+def bool_(t: Tracer, value: Value | None = None) -> Value:
+    known = None if value is None else value.realize()
+    if isinstance(known, Tensor):
+        known = known.read(t, "item") or known
+    if isinstance(known, Symbolic) and not known.is_known():
+        return known if known.type() is bool else t.compare("!=", known, Constant(0))
+    return Constant(False if value is None else t.truth(value))
+
+
+def _number(cls: type, symbolic: Any, method: str) -> Handler:
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+        value = args[0].realize() if args else None
+        if isinstance(value, Tensor):
+            return value.call_method(t, method, [], {})
+        if isinstance(value, Symbolic) and len(args) == 1:
+            return value if value.type() is cls else t.recorder.call(symbolic, [value], {})
+        if isinstance(value, Instance):
+            return value.need_special(t, method)
+        return t.fold(cls, list(args), kwargs)
+
+    return handler
+
+
+registry.classes[int] = _number(int, torch.sym_int, "__int__")
+registry.classes[float] = _number(float, torch.sym_float, "__float__")
+registry.classes[complex] = lambda t, /, *args, **kwargs: t.fold(complex, list(args), kwargs)
+
+
+@registry.function(abs)
+def abs_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Tensor):
+        patched = value.patched(t, "__abs__")
+        return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
+    if isinstance(value, Symbolic):
+        return t.recorder.call(abs, [value], {})
+    if isinstance(value, Array):
+        return value.unary(t, abs)
+    if isinstance(value, Instance):
+        return value.need_special(t, "__abs__")
+    return t.fold(abs, [value], {})
+
+
+@registry.function(pow)
+def pow_(t: Tracer, base: Value, exponent: Value, *modulus: Value) -> Value:
+    if modulus:
+        return t.fold(pow, [base, exponent, *modulus], {})
+    return t.binary(operator.pow, base, exponent)
+
+
+@registry.function(divmod)
+def divmod_(t: Tracer, left: Value, right: Value) -> Value:
+    left, right = left.realize(), right.realize()
+    if left.is_constant() and right.is_constant():
+        return t.fold(divmod, [left, right], {})
+    if any(isinstance(value, (Tensor, Instance)) for value in (left, right)):
+        return _divmod_of_class(t, left, right)
+    return Tuple([t.binary(operator.floordiv, left, right), t.binary(operator.mod, left, right)])
+
+
+def _divmod_of_class(t: Tracer, left: Value, right: Value) -> Value:
+    """``divmod`` that is up to a class; tensors have none."""
+    kinds = (left.type(), right.type())
+    sides = [(left, "__divmod__", right), (right, "__rdivmod__", left)]
+    if kinds[0] is kinds[1]:
+        sides.pop()
+    elif issubclass(kinds[1], kinds[0]) and look_up(t, kinds[1], "__rdivmod__") != look_up(t, kinds[0], "__rdivmod__"):
+        sides.reverse()
+    for asked, name, other in sides:
+        answer = asked.answer(t, name, other) if isinstance(asked, Instance) else NotImplemented
+        if not isinstance(answer, types.NotImplementedType):
+            return answer
+        if not isinstance(asked, Instance) and getattr(asked.type(), name, None) not in _OF_PLAIN_NUMBERS:
+            raise Unsupported(f"divmod() of {left.describe()} and {right.describe()}")
+    operands = "'{}' and '{}'".format(*map(spelled, kinds))
+    raise t.raised(TypeError, f"unsupported operand type(s) for divmod(): {operands}")
+
+
+_DIVMODS = ("__divmod__", "__rdivmod__")
+_OF_PLAIN_NUMBERS = {None, *(getattr(kind, name) for kind in (int, float) for name in _DIVMODS)}
+"""What classes have for ``divmod`` that leave it to the other side, if that is a tensor; None: nothing."""
+
+
+@registry.function(round)
+def round_(t: Tracer, value: Value, *digits: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Tensor) and member_owner(value.type(), "__round__") is None:
+        raise t.raised(TypeError, f"type {value.type().__name__} doesn't define __round__ method")
+    if isinstance(value, (Tensor, Instance)):
+        return value.call_method(t, "__round__", list(digits), {})
+    found = t.recorder.computed(round, [value, *digits])
+    return t.fold(round, [Constant(t.constant_of(value)), *digits], {}) if found is None else found
+
+
+def _symbolic_math(original: Any, on_int: bool) -> None:
+    def handler(t: Tracer, *args: Value) -> Value:
+        values = [a.realize() for a in args]
+        found = t.recorder.computed(original, values)
+        if found is not None:
+            return found
+        if any(isinstance(v, Symbolic) for v in values):
+            if on_int and values[0].type() is int:
+                return values[0]
+            if on_int and t.policy.data_dependent:
+                return t.recorder.call(original, values, {})
+            values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
+        return t.fold(original, list(values), {})
+
+    registry.functions[original] = handler
+
+
+for _name in ("floor", "ceil", "trunc"):
+    _symbolic_math(getattr(math, _name), True)
+
+
+for _name, _function in vars(math).items():
+    if isinstance(_function, types.BuiltinFunctionType) and _function not in registry.functions:
+        _symbolic_math(_function, False)

@@ -1,0 +1,77 @@
+"""Texts, bytes and patterns."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from turret.frames.class_members import member_owner
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.objects import Instance
+
+
+@registry.function(os.fspath)
+def fspath(t: Tracer, path: Value) -> Value:
+    path = path.realize()
+    if isinstance(path, Instance):
+        return path.need_special(t, "__fspath__")
+    return t.fold(os.fspath, [path], {})
+
+
+registry.classes[bytes] = lambda t, /, *args, **kwargs: t.fold(bytes, list(args), kwargs)
+
+
+@registry.kind(str)
+def str_(t: Tracer, /, value: Value | None = None, *encoding: Value, **kwargs: Value) -> Value:
+    if encoding or kwargs:
+        return t.fold(str, [*([] if value is None else [value]), *encoding], kwargs)
+    if value is None:
+        return Constant("")
+    return _text(t, value.realize(), "__str__", str)
+
+
+@registry.function(repr)
+def repr_(t: Tracer, value: Value) -> Value:
+    return _text(t, value.realize(), "__repr__", repr)
+
+
+def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -> Value:
+    if isinstance(value, Instance):
+        found = value.call_special(t, method)
+        if found is not None:
+            return found
+    if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
+        t.provenance.bound_to_process("a text that may hold the address of an object")
+        return Constant(convert(value.constant()))
+    return t.text(convert, [value], {})
+
+
+for _original in (
+    sys.intern, str.maketrans, bytes.maketrans, re.match, re.search, re.fullmatch, re.findall, re.split, re.subn,
+    re.compile, re.escape,
+):  # fmt: skip
+    registry.functions[_original] = lambda t, /, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+
+
+@registry.function(format)
+def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
+    value = value.realize()
+    text = "" if spec is None else t.constant_of(spec)
+    if isinstance(value, Instance):
+        kind, owner = value.type(), member_owner(value.type(), "__format__")
+        if owner in (int, float, str) and not text:
+            return _text(t, value, "__str__", str)
+        if owner is not object:
+            return value.need_special(t, "__format__", Constant(text))
+        if text:
+            raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
+        value = _text(t, value, "__str__", str)
+    return t.text(format, [value, Constant(text)], {})
