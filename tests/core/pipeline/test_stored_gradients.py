@@ -15,7 +15,7 @@ def several(x):
 
 
 def held(x):
-    return torch.log(x), x * torch.tensor([2.0, 3.0, 4.0]), torch.sqrt(x[:2])
+    return torch.log(x), x * torch.tensor([2, 3, 4]), torch.sqrt(x[:2])
 
 
 def gradients(function, asked, size):
@@ -28,7 +28,7 @@ def gradients(function, asked, size):
 
 def twice(function, asked, size):
     """A gradient of a gradient."""
-    x = torch.linspace(0.5, 2, 3 * size).view(size, 3).requires_grad_()
+    x = torch.linspace(0.5, 2, 3 * size, dtype=torch.float64).view(size, 3).requires_grad_()
     results = function(x)
     (first,) = torch.autograd.grad(sum(results[n].sin().sum() for n in asked), x, create_graph=True)
     return first.detach(), *torch.autograd.grad(first.square().sum(), x)
