@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start hundreds of processes: each would compile all sources anew where nobody may write what they compile to.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test suite thorough quick fuzz bench sanitize memcheck docs lint style types clean
 
 demo: $(STAMP)
@@ -14,6 +17,7 @@ test: $(STAMP) style
 	$(MAKE) --no-print-directory --jobs 2 types suite
 
 suite: $(STAMP)
+	$(BIN)/python -m compileall -q core plugins contrib tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 # Tables of many cases whole, which `make test` takes one case in three of, or fewer.

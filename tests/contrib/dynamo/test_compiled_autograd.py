@@ -13,6 +13,7 @@ import turret
 @pytest.mark.parametrize("backend", ["eager", "turret"])
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.thorough
 def test_a_compiled_backward_is_called_by_a_recorded_one(backend, warm, dynamic):
     torch._dynamo.reset()
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))

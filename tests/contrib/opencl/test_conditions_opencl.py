@@ -13,6 +13,7 @@ from tests.plugins.codegen.cpp.conditional_kernels import KINDS, PROGRAMS, argum
 SHAPES = ((5, 3), (4, 40), (3, 3000), (300, 20))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_element", [False, True], ids=["rows", "elements"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_wanted_is_not_read_and_what_is_wanted_is_whole(kind: str, by_element: bool) -> None:

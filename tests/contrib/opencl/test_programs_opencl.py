@@ -42,6 +42,7 @@ class OnOpenCl(Subject):
         return turret.compile(function, dynamic=False, plugins=plugins, options={"on_error": "raise"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
 def test_a_sample_of_torchs_operations_agrees_with_eager(case) -> None:
     outcome = check_case(case, OnOpenCl("turret", {}), count=1, forward=False)

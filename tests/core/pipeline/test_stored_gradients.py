@@ -46,6 +46,7 @@ WAYS = {
 @pytest.mark.parametrize("function", [several, held])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("later", WAYS)
+@pytest.mark.thorough
 def test_a_later_process_gives_gradients_that_the_first_did_not_ask_for(tmp_path, function, dynamic, later):
     for way, size in (("all", 2), (later, 2), (later, 4)):
         turret.reset()  # what was compiled is on the disk alone

@@ -202,6 +202,7 @@ def test_compiling_what_is_compiled_starts_from_the_function():
         ("area", {"scale_factor": 1.5}, False), ("area", {"size": 7}, True),
     ],
 )  # fmt: skip
+@pytest.mark.thorough
 def test_images_of_any_size_are_resized(mode, how, train):
     def resize(x):
         return torch.nn.functional.interpolate(x, mode=mode, **how) * 2

@@ -83,7 +83,7 @@ def seen(value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "layout"), PAIRS, ids=[f"{part}-{layout.__name__}" for part, layout in PAIRS])
-@pytest.mark.thorough(6)
+@pytest.mark.thorough(18)
 def test_results_of_every_operation_are_laid_out_as_in_eager(part, layout):
     checked, wrong = 0, []
     for op in OPERATIONS[part::PARTS]:

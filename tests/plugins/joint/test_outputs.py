@@ -299,6 +299,7 @@ def test_a_convolution_of_images_of_any_size_is_one_dense_block():
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("show", [lambda r: r, lambda r: (r, r[1:]), lambda r: (r.t(), r), lambda r: r[1:, ::2]])
 @pytest.mark.parametrize("stride", [(16, 1), (1, 9), (9, 2)])
+@pytest.mark.thorough
 def test_results_with_gaps_are_laid_out_as_the_program_made_them(stride, show, dynamic, requires_grad):
     def function(x):
         made = torch.empty_strided(x.shape, stride)

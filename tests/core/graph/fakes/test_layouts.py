@@ -142,6 +142,7 @@ OF_ONES = {
 
 
 @pytest.mark.parametrize("name", OF_ONES)
+@pytest.mark.thorough
 def test_fakes_have_eagers_strides_along_dimensions_of_size_1_too(name):
     function, checked = OF_ONES[name], 0
     shapes = [(2, 3, 2, 3), (2, 3, 4), (3, 4)]

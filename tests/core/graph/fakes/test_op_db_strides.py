@@ -102,7 +102,7 @@ def run(op: Any, sample: Any, way: Any) -> None:
 
 @needs_torch(2, 12, "earlier fakes have strides of their own for Fourier transforms and what is made of them")
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.thorough(6)
+@pytest.mark.thorough(12)
 def test_fakes_have_eagers_strides_for_every_op(part):
     asking = Asking()
     for op in op_db[part::PARTS]:

@@ -125,6 +125,7 @@ def test_rolled_and_flipped_results_of_symbolic_sizes_have_eagers_strides(data):
 
 
 @pytest.mark.parametrize("order", itertools.permutations(range(4)))
+@pytest.mark.thorough
 def test_rolled_and_flipped_results_have_eagers_strides(order):
     for shape in [(2, 3, 2, 2), (2, 3, 2, 1)]:
         x = laid_out(shape, order)

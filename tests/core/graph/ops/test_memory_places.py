@@ -59,6 +59,7 @@ def seen(function: Callable, make: Callable[[], torch.Tensor], n: int) -> tuple[
         return type(error), memory.tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "dynamic"), [*((n, None) for n in sorted(PROGRAMS)), ("read", True), ("write", True), ("of a sum", True)]
 )

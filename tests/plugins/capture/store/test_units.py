@@ -572,6 +572,7 @@ def unpatched(monkeypatch):
 
 @pytest.mark.usefixtures("unpatched")
 @pytest.mark.parametrize("name", EDITS)
+@pytest.mark.thorough
 def test_an_edited_program_gets_its_own_code(programs, name):
     before, after = EDITS[name]
     with torch.no_grad():

@@ -112,6 +112,7 @@ def assert_follows(program, **options):
         assert_same(found[1], expected[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", MAKERS)
 def test_results_and_refusals_are_those_of_python(left):
     for operation, right in itertools.product(OPERATORS, MAKERS):
@@ -120,6 +121,7 @@ def test_results_and_refusals_are_those_of_python(left):
         assert_follows(operated(operation, left, right))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", MAKERS)
 def test_operators_in_place_change_the_object(left):
     for name, right in itertools.product(OPERATIONS, MAKERS):

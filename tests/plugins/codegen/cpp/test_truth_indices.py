@@ -38,6 +38,7 @@ READS: dict[str, Callable] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_elements_that_truth_values_point_to_are_eagers(truth: str, read: str) -> None:

@@ -16,6 +16,7 @@ from turret.testing import Inputs, assert_same
 SHAPES = [((5,), ()), ((7, 5), (7,)), ((3, 5, 4, 2), (3, 4, 2)), ((3, 5, 4), (3, 4))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignore_index", [-100, 2])

@@ -68,6 +68,7 @@ def test_nothing_is_dropped_out_in_evaluation(kind):
 @pytest.mark.parametrize(
     ("both", "first", "bias", "train", "learned"), list(itertools.product([False, True], repeat=5))
 )
+@pytest.mark.thorough
 def test_an_lstm_agrees_whatever_its_form(both, first, bias, train, learned):
     torch.manual_seed(0)
     model = nn.LSTM(6, 8, num_layers=2, bidirectional=both, batch_first=first, bias=bias).train(train)

@@ -68,6 +68,7 @@ def test_most_ops_on_lists_are_taken_apart():
 
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.thorough
 def test_ops_on_lists_do_what_eager_does(part, dtype):
     ops = _OPS[part::8]
 
