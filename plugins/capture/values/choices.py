@@ -9,6 +9,7 @@ import torch
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.dispatch import no_dispatch
 
@@ -17,7 +18,7 @@ _MOST = 16
 
 
 class Choice(Value):
-    """``chosen if condition else other``, each a tensor without dimensions, a plain number, or a choice again.
+    """``chosen if condition else other``, each a tensor without dimensions, a number, or a choice again.
 
     Beside a tensor in an operator it makes no difference which it is, where all lead to the same type: the graph
     then selects the value.  Operators with numbers give choices.  Whatever else needs the object itself is left to
@@ -42,7 +43,7 @@ class Choice(Value):
             raise Unsupported(f"an operator of {self.describe()} and {tensor.describe()}")
         held = next((v for v in self.leaves if isinstance(v, Tensor)), None)
         if held is None:
-            raise Unsupported(f"an operator of {self.describe()} and a tensor")
+            return self.as_float(t, tensor)
         dtype = held.fake.dtype
         results = {torch.result_type(_plain(v), tensor.fake) for v in self.leaves}
         if len(results) > 1:
@@ -55,6 +56,13 @@ class Choice(Value):
             elif not rounds and not _fits(_plain(value), dtype):
                 raise Unsupported(f"{self.describe()}, of which {dtype} cannot hold the number")
         return self.selected(t, held)
+
+    def as_float(self, t: Tracer, tensor: Tensor) -> Value:
+        """The number that it is, as a float, where that is all the same to an operator with a tensor."""
+        results = {torch.result_type(_plain(v), tensor.fake) for v in self.leaves}
+        if len(results) > 1 or not results.pop().is_floating_point or not all(map(_is_float, self.leaves)):
+            raise Unsupported(f"an operator of {self.describe()} and a tensor")
+        return chosen_float(t, self)
 
     def selected(self, t: Tracer, like: Tensor) -> Value:
         """The value as a tensor of the type of ``like``."""
@@ -77,10 +85,10 @@ class Choice(Value):
     def combined(self, t: Tracer, operation: Callable, left: Value, right: Value) -> Answer:
         if isinstance(left, Tensor) or isinstance(right, Tensor):
             return t.binary(operation, left.beside(t, right), right.beside(t, left))
-        if not all(isinstance(v, (Choice, Constant)) for v in (left, right)):
+        if not all(isinstance(v, (Choice, Constant, Symbolic)) for v in (left, right)):
             return NotImplemented
         try:
-            return combine(lambda a, b: t.binary(operation, a, b), *few(t, left, right))
+            return settled(t, combine(lambda a, b: t.binary(operation, a, b), *few(t, left, right)))
         except Raised as raised:
             reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
             raise Unsupported(reason) from None
@@ -141,9 +149,33 @@ def _distinct(t: Tracer, value: Value) -> Value:
     return made
 
 
+def settled(t: Tracer, value: Value) -> Value:
+    """The number itself, where a choice is among floats that only the run tells: all of them are of one type."""
+    parts = leaves(value)
+    if not any(isinstance(v, Symbolic) for v in parts) or any(isinstance(v, Tensor) or v.type() is int for v in parts):
+        return value
+    return chosen_float(t, value)
+
+
+def chosen_float(t: Tracer, value: Value) -> Value:
+    """Of numbers of which data choose one, that one as a float.  Each of them is a float, or an int that one can be."""
+    return _placed(t, value).call_method(t, "item", [], {}).realize()
+
+
+def _placed(t: Tracer, value: Value) -> Value:
+    """A number, or the one that is chosen, as a tensor."""
+    if isinstance(value, Choice):
+        parts = [_placed(t, part) for part in (value.chosen, value.other)]
+        return t.recorder.call(torch.where, [value.condition, *parts], {}).realize()
+    return t.recorder.call(torch.scalar_tensor, [value], {k: t.made(v) for k, v in _AS_IN_PYTHON.items()}).realize()
+
+
+_AS_IN_PYTHON = {"dtype": torch.float64, "device": torch.device("cpu")}
+
+
 def _identity(value: Value) -> Any:
-    """What objects are the same by: tensors are themselves, numbers are told by type and text."""
-    return id(value) if isinstance(value, Tensor) else (type(value.constant()), repr(value.constant()))
+    """What objects are the same by: what only the run tells is itself, other numbers are told by type and text."""
+    return (type(value.value), repr(value.value)) if isinstance(value, Constant) else id(value)
 
 
 def _given(value: Value, condition: Tensor, holds: bool) -> Value:
@@ -156,6 +188,9 @@ def _given(value: Value, condition: Tensor, holds: bool) -> Value:
 
 
 def _plain(value: Value) -> Any:
+    """What torch tells the type of a result by."""
+    if isinstance(value, Symbolic):
+        return 1.0
     return value.fake if isinstance(value, Tensor) else value.constant()
 
 
@@ -169,21 +204,37 @@ def _fits(number: Any, dtype: torch.dtype) -> bool:
 
 
 def extreme_of_two(t: Tracer, symbol: str, first: Value, second: Value) -> Value | None:
-    """``max(first, second)`` (``min`` for ``<``) where a tensor's value decides; None for anything else."""
+    """``max(first, second)`` (``min`` for ``<``) where data decide; None for anything else.
+
+    Of floats that only the run tells, too: a symbol for the larger of two knows nothing of what Python gives where one
+    of them is not a number, or where both are zero.
+    """
     parts = [*leaves(first), *leaves(second)]
-    if not all(map(_is_number, parts)) or not any(isinstance(v, Tensor) for v in parts):
+    if any(isinstance(v, Symbolic) for v in parts):
+        if not all(map(_is_float, parts)) or all(not isinstance(v, Symbolic) or v.is_known() for v in parts):
+            return None
+    elif not all(map(_is_number, parts)) or not any(isinstance(v, Tensor) for v in parts):
         return None
 
     def extreme(one: Value, other: Value) -> Value:
+        if any(isinstance(v, Symbolic) for v in (one, other)):
+            return Choice(t.compare(symbol, _placed(t, other), _placed(t, one)).realize(), other, one)
         condition = t.compare(symbol, other, one).realize()
         if isinstance(condition, Tensor) and getattr(condition.fake, "constant", None) is None:
             return Choice(condition, other, one)
         return other if t.truth(condition) else one
 
-    return combine(extreme, *few(t, first, second))
+    return settled(t, combine(extreme, *few(t, first, second)))
 
 
 def _is_number(value: Value) -> bool:
     if isinstance(value, Tensor):
         return value.fake.dim() == 0 and not value.fake.is_complex()
     return isinstance(value, Constant) and type(value.value) in (int, float)
+
+
+def _is_float(value: Value) -> bool:
+    """Whether a value is a float, or a number that one can be exactly."""
+    if isinstance(value, Symbolic):
+        return value.type() is float
+    return _is_number(value) and isinstance(value, Constant) and _fits(value.value, torch.float64)

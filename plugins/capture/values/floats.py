@@ -157,7 +157,7 @@ def _makes_floats(function: Any, values: Sequence[Value]) -> bool:
     """Whether a function makes floats of sizes."""
     if not any(isinstance(v, Symbolic) for v in values):
         return False
-    return function in _OF_FLOATS or any(v.type() is float for v in values)
+    return function in _OF_FLOATS or any(isinstance(v, (Symbolic, Constant)) and v.type() is float for v in values)
 
 
 def _is_number_of_graph(found: Any) -> bool:

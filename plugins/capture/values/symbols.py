@@ -65,12 +65,30 @@ def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value)
 def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
     """Whether one of two numbers is a float that depends on data, and the operation raises for none."""
     values = (left, right)
-    if not any(isinstance(v, Symbolic) and v.type() is float and not v.is_known() for v in values):
-        return False
-    if not all(isinstance(v, Symbolic) or _is_exact(v.constant()) for v in values):
+    if not any(map(_is_data_float, values)) or not all(
+        isinstance(v, Symbolic) or _is_exact(v.constant()) for v in values
+    ):
         return False
     by_constant = operation is operator.truediv and right.is_constant() and right.constant() != 0
     return by_constant or operation in (operator.add, operator.sub, operator.mul)
+
+
+def _is_data_float(value: Value) -> bool:
+    return isinstance(value, Symbolic) and value.type() is float and not value.is_known()
+
+
+def _compared_exactly(t: Tracer, comparison: Callable, left: Value, right: Value) -> Value:
+    """A comparison with a float that depends on data, and may be no number.
+
+    Of such a one torch's symbols know that it equals itself, and that ``not x > y`` is ``x <= y``.
+    """
+    for value in (left, right):
+        exact = (
+            value.is_known() or _is_data_float(value) if isinstance(value, Symbolic) else _is_exact(value.constant())
+        )
+        if not exact:
+            raise Unsupported("a comparison of a float that depends on data with an int that no float is")
+    return _in_tensors(t, comparison, left, right)
 
 
 def _is_exact(number: Any) -> bool:
@@ -276,6 +294,8 @@ class Symbolic(Value):
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         other = self.beside_number(other)
         if _is_number(other):
+            if any(_is_data_float(v) for v in (self, other)):
+                return _compared_exactly(t, COMPARISONS[symbol], self, other)
             return t.recorder.call(COMPARISONS[symbol], [self, other], {})
         if not other.is_constant():
             return self.mirrored(t, symbol, other, *((int, float) if self.type() is float else (int,)))

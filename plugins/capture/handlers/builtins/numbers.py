@@ -33,12 +33,9 @@ def total(t: Tracer, *args: Value) -> Value:
 
 
 def _have_one_extreme(values: list[Value]) -> bool:
-    """Whether torch's symbol for the larger of two numbers is Python's: that of an int and a float is a float."""
-    symbols = [v for v in values if isinstance(v, Symbolic)]
-    if not symbols or not all(isinstance(v, (Symbolic, Constant)) for v in values):
-        return False
-    kinds = {v.type() for v in values}
-    return kinds == {int} or (kinds == {float} and not all(v.is_known() for v in symbols))
+    """Whether torch's symbol for the larger of two numbers is Python's, as it is of ints alone."""
+    symbolic = any(isinstance(v, Symbolic) for v in values)
+    return symbolic and all(isinstance(v, (Symbolic, Constant)) and v.type() is int for v in values)
 
 
 def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
