@@ -81,11 +81,11 @@ class _Sizes:
 
 
 def _order(shape: Sequence[int], strides: Sequence[Any]) -> tuple[int, ...]:
-    """The order of dimensions in memory; raises ``NoPattern`` where there are gaps or overlaps."""
+    """The order of dimensions in memory; raises ``NoPattern`` where there are gaps or overlaps, and for symbols."""
+    if not all([type(stride) is int for stride in strides]):
+        raise NoPattern
     if tuple(strides) == packed(shape, range(len(shape))):
         return _ROW_MAJOR
-    if not all(type(stride) is int for stride in strides):
-        raise NoPattern
     kept = [d for d, stride in enumerate(strides) if stride]
     order = tuple(sorted(kept, key=lambda d: (-strides[d], d)))
     if not order or tuple(strides) != packed(shape, order):

@@ -172,6 +172,20 @@ def copy_into(t: Tracer, /, tensor: Tensor, src: Value, *rest: Value, **named: V
     return t.recorder.call_method("copy_", [tensor, src, *rest], named)
 
 
+@registry.function(torch.where)
+def where(t: Tracer, /, condition: Value, *args: Value, **kwargs: Value) -> Value:
+    """By a mask of bytes, too, which eager takes as before there were bools, and fake tensors refuse."""
+    mask = condition.realize()
+    if isinstance(mask, Tensor) and mask.fake.dtype is torch.uint8 and (args or kwargs):
+        mask = t.recorder.call_method("bool", [mask], {}).realize()
+    return t.recorder.call(torch.where, [mask, *args], kwargs)
+
+
+@registry.tensor_method("where")
+def where_of(t: Tracer, /, tensor: Tensor, condition: Value, other: Value) -> Value:
+    return where(t, condition, tensor, other)
+
+
 @registry.function(torch.detach_)
 def detach_in_place(t: Tracer, input: Value) -> Value:
     return t.call(input.realize().get_attr(t, "detach_"), [], {})

@@ -314,3 +314,13 @@ def test_torchs_operations_give_what_they_give_alone(part: int) -> None:
         if all(v.layout is torch.strided for v in real):
             call, of_shapes = on_tensors(op.op, given), on_tensors(op.op, shaped)
             compare(call, twins(real, torch.empty_like), [(f, twins(real, larger)) for f in (call, of_shapes)])
+
+
+def test_strides_that_data_decide_have_no_pattern_and_are_asked_nothing() -> None:
+    mode = fake_mode(True)
+    assert mode.shape_env is not None
+    with mode:
+        size = mode.shape_env.create_unbacked_symint()
+        column = torch.empty(4, size).select(1, -1)
+        assert torch.ge(column, torch.empty(4)).shape == torch.ge(column, torch.empty(4)).shape == (4,)
+    assert not mode.shape_env.guards
