@@ -545,9 +545,12 @@ def _relayout(
     """A call's result in the layout that the plan was made for.
 
     An op's fake implementation foretold shape, strides and dtype; where a real result's strides differ it is copied
-    (strides of dimensions of size 1 do not matter), and a different shape or dtype is an error of that implementation.
+    (strides of dimensions of size 1 do not matter), and a different shape or dtype is an error of that implementation;
+    a shape that data decide is one of the data, of which calls behind this one were taken to ask for another.
     """
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        if tensor.dtype == dtype and torch.Tag.dynamic_output_shape in resolve_op(op).tags:
+            raise RuntimeError(f"{op} found {tuple(tensor.shape)} where the graph needs the shape {shape}")
         raise FakeImplementationError(
             f"{op} returned {tensor.dtype} of shape {tuple(tensor.shape)}, its fake implementation said {dtype} of "
             f"shape {shape}; correct the fake implementation"

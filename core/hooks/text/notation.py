@@ -128,8 +128,9 @@ def layout_text(
 ) -> str:
     """A declaration: ``x: float32[8, 16]``, with strides unless they are row-major, and a device unless the host."""
     text = f"{name_text(name)}: {dtype_text(dtype)}[{', '.join(map(str, shape))}]"
-    if tuple(stride) != row_major(shape):
-        text += f" strides [{', '.join(map(str, stride))}]"
+    written = [*map(str, stride)]
+    if written != [*map(str, row_major(shape))]:  # to compare symbols would guard on them
+        text += f" strides [{', '.join(written)}]"
     return text + ("" if device == HOST else f" on {device}")
 
 

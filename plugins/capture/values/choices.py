@@ -9,7 +9,7 @@ import torch
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
-from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.symbols import Symbolic, as_float64
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.dispatch import no_dispatch
 
@@ -167,10 +167,7 @@ def _placed(t: Tracer, value: Value) -> Value:
     if isinstance(value, Choice):
         parts = [_placed(t, part) for part in (value.chosen, value.other)]
         return t.recorder.call(torch.where, [value.condition, *parts], {}).realize()
-    return t.recorder.call(torch.scalar_tensor, [value], {k: t.made(v) for k, v in _AS_IN_PYTHON.items()}).realize()
-
-
-_AS_IN_PYTHON = {"dtype": torch.float64, "device": torch.device("cpu")}
+    return as_float64(t, value).realize()
 
 
 def _identity(value: Value) -> Any:
@@ -209,22 +206,26 @@ def extreme_of_two(t: Tracer, symbol: str, first: Value, second: Value) -> Value
     Of floats that only the run tells, too: a symbol for the larger of two knows nothing of what Python gives where one
     of them is not a number, or where both are zero.
     """
-    parts = [*leaves(first), *leaves(second)]
-    if any(isinstance(v, Symbolic) for v in parts):
-        if not all(map(_is_float, parts)) or all(not isinstance(v, Symbolic) or v.is_known() for v in parts):
-            return None
-    elif not all(map(_is_number, parts)) or not any(isinstance(v, Tensor) for v in parts):
+    if not _do_data_decide([*leaves(first), *leaves(second)]):
         return None
 
     def extreme(one: Value, other: Value) -> Value:
-        if any(isinstance(v, Symbolic) for v in (one, other)):
-            return Choice(t.compare(symbol, _placed(t, other), _placed(t, one)).realize(), other, one)
-        condition = t.compare(symbol, other, one).realize()
+        symbolic = any(isinstance(v, Symbolic) for v in (one, other))
+        left, right = (_placed(t, v) if symbolic else v for v in (other, one))
+        condition = t.compare(symbol, left, right).realize()
         if isinstance(condition, Tensor) and getattr(condition.fake, "constant", None) is None:
             return Choice(condition, other, one)
         return other if t.truth(condition) else one
 
     return settled(t, combine(extreme, *few(t, first, second)))
+
+
+def _do_data_decide(parts: list[Value]) -> bool:
+    """Whether numbers are such as the larger of can be told in tensors, and is told by data alone."""
+    symbols = [v for v in parts if isinstance(v, Symbolic)]
+    if symbols:
+        return all(map(_is_float, parts)) and not all(v.is_known() for v in symbols)
+    return all(map(_is_number, parts)) and any(isinstance(v, Tensor) for v in parts)
 
 
 def _is_number(value: Value) -> bool:

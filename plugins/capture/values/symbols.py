@@ -97,10 +97,14 @@ def _is_exact(number: Any) -> bool:
 
 def _in_tensors(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
     """Arithmetic on tensors of one float64, which rounds as Python does; torch's symbols rearrange their terms."""
-    options = {"dtype": Constant(torch.float64), "device": Constant(HOST)}
-    filled = lambda v: t.recorder.call(torch.full, [t.new_tuple([]), v], dict(options))  # noqa: E731
-    sides = [v if v.is_constant() else filled(v) for v in (left, right)]
+    sides = [v if v.is_constant() else as_float64(t, v) for v in (left, right)]
     return t.recorder.call_method("item", [t.recorder.call(operation, sides, {})], {})
+
+
+def as_float64(t: Tracer, number: Value) -> Value:
+    """A number as a tensor without dimensions on the host, of the type that Python's floats have."""
+    options: dict[str, Value] = {"dtype": Constant(torch.float64), "device": Constant(HOST)}
+    return t.recorder.call(torch.full, [t.new_tuple([]), number], options)
 
 
 def _are_undecided(*conditions: Value) -> bool:

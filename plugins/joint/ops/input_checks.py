@@ -63,9 +63,7 @@ def _fills(part: Callable[[Given], Sequence[Any]]) -> Check:
     """What is written over a part of a tensor has that part's shape."""
 
     def check(given: Given) -> None:
-        numbers = (*given["self"].shape, *given["src"].shape, *given.values())
-        if not any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
-            _same_shape(given["src"].shape, part(given), "what is written over a part of a tensor")
+        _same_shape(given["src"].shape, part(given), "what is written over a part of a tensor")
 
     return check
 
@@ -133,8 +131,24 @@ def _has_a_largest(given: Given) -> None:
     """The largest, smallest, middle or most frequent one is chosen among elements."""
     sizes = given["self"].shape
     chosen = sizes if given.get("dim") is None or not sizes else (sizes[given["dim"]],)
-    empty = any(guard_or_false(extent == 0) for extent in chosen)
-    require(not empty, lambda: f"{tuple(sizes)} has no elements to choose from")
+    for extent in chosen:  # where data decide, the graph asks
+        require(extent != 0, lambda: f"{tuple(sizes)} has no elements to choose from")
+
+
+def _keeps_dimensions_of_data(given: Given) -> None:
+    """``squeeze``: of a dimension whose extent depends on data it is assumed that it stays, and the graph asks."""
+    sizes, dims = given["self"].shape, given.get("dim")
+    chosen = range(len(sizes)) if dims is None else [dims] if isinstance(dims, int) else dims
+    for dim in chosen if sizes else ():
+        if isinstance(extent := sizes[dim], torch.SymInt) and free_unbacked_symbols(extent):
+            require(extent != 1, lambda: f"{tuple(sizes)} has a dimension of extent 1 that was not there at capture")
+
+
+def _has_elements_to_sample(given: Given) -> None:
+    """Where nobody looks at indices, as in resizing images, there are elements; where data decide, the graph asks."""
+    for size, index in zip(given["self"].shape, given["indices"], strict=False):
+        if index is not None and isinstance(size, torch.SymInt) and not is_empty(index.shape):
+            require(size != 0, lambda: f"{tuple(given['self'].shape)} has no elements to sample")
 
 
 def _have_elements(given: Given) -> None:
@@ -399,11 +413,13 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     ),
     aten.constant_pad_nd.default: (_not_cut_away,),
     aten.index.Tensor: (_have_elements,),
+    aten._unsafe_index.Tensor: (_has_elements_to_sample,),
     aten.neg.default: (_not_bool("self"),),
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
     aten.argmin.default: (_not_bool("self"),),
     **dict.fromkeys(_CHOOSING, (_has_a_largest,)),
+    **dict.fromkeys((aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims), (_keeps_dimensions_of_data,)),
     aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *HALF),),
     aten.avg_pool3d.default: (_on_cpu(*HALF),),
     aten.bmm.default: _NO_BOOLS,
