@@ -16,6 +16,7 @@ from turret.plan.plan import (
     SlotRef,
     Step,
     View,
+    number_text,
     size_text,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "SlotRef",
     "Step",
     "View",
+    "number_text",
     "size_text",
 ]

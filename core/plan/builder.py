@@ -44,6 +44,7 @@ from turret.plan import (
     SlotRef,
     Step,
     View,
+    number_text,
     size_text,
 )
 from turret.plan.plan import SlotStorage
@@ -110,6 +111,8 @@ class _Drafter:
         self.pending_reports = False
         self.overwritten = schedule.memory.overwrites(self.program)
         self.read = _read(schedule)
+        self.of_data: set[str] = set()
+        """Numbers that calls give, and those computed from them."""
         self.step_ranges: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
@@ -278,13 +281,20 @@ class _Drafter:
     def _step(self, step: Extern | StridedView | CopyInto | Number) -> None:
         match step:
             case Number():
-                self.steps.append(Compute(step.symbol, str(size_text(step.value))))
+                self.steps.append(Compute(step.symbol, self._number(step)))
             case StridedView():
                 self._view(step)
             case CopyInto():
                 self.steps.append(Copy(self.slot_of[step.target], self.slot_of[step.source]))
             case Extern():
                 self._extern(step)
+
+    def _number(self, step: Number) -> str:
+        """What computes a number.  From data of this graph it is as in Python, which raises for a division by zero."""
+        if {str(symbol) for symbol in getattr(step.value, "free_symbols", ())}.isdisjoint(self.of_data):
+            return number_text(step.value)
+        self.of_data.add(step.symbol)
+        return str(size_text(step.value))
 
     def _joins(self, step: StridedView) -> bool:
         """Give a view its place among the kernels under way; False where there are none, or it takes a step."""
@@ -318,6 +328,7 @@ class _Drafter:
             self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
             return
         outputs = tuple(None if o is None else self._memory(o.name, allocate=False) for o in step.outputs)
+        self.of_data.update(binding.symbol for binding in step.symbol_bindings)
         self.steps.append(
             Call(
                 op_name(step.op),

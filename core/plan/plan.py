@@ -284,12 +284,37 @@ def size_text(value: Size) -> SizeText:
     """A size as an int or as Python source over the names of its symbols."""
     if isinstance(value, int):
         return value
+    from turret.torch_compat.sizes import PythonPrinter
+
+    return str(PythonPrinter().doprint(_converted(value)))
+
+
+def number_text(value: Size) -> str:
+    """A number as Python source in which a float is divided by zero as in C++, where formulas of gradients are."""
+    from turret.torch_compat.sizes import PythonPrinter
+
+    class Printer(PythonPrinter):  # type: ignore[misc, valid-type]
+        def _print_FloatTrueDiv(self, expr: Any) -> str:
+            above, below = (self.parenthesize(part, _TIGHTEST) for part in expr.args)
+            if expr.args[1].is_number:
+                return f"({above} / {below})"
+            return f"({above} / {below} if {below} else {above} * math.copysign(math.inf, {below}))"
+
+        _print_IntTrueDiv = _print_FloatTrueDiv
+
+    return str(Printer().doprint(_converted(value)))
+
+
+def _converted(value: Size) -> Any:
     import sympy
 
-    from turret.torch_compat.sizes import PythonPrinter, of_sizes
+    from turret.torch_compat.sizes import of_sizes
 
-    text = sympy.sympify(value).replace(of_sizes.ToFloat, sympy.Function("float"))
-    return str(PythonPrinter().doprint(text))
+    return sympy.sympify(value).replace(of_sizes.ToFloat, sympy.Function("float"))
+
+
+_TIGHTEST = 1000
+"""A precedence that no operator has, so that what consists of several parts stands in brackets."""
 
 
 FIELDS_WRITTEN_APART = ("name", "device", "slots", "steps", "outputs", "constants", "source")
