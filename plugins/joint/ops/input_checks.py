@@ -83,13 +83,12 @@ def _diagonal(given: Given) -> Sequence[Any]:
 def _not_cut_away(given: Given) -> None:
     """``constant_pad_nd``: negative padding cuts off no more than there is, before anything is added."""
     sizes, pad = given["self"].shape, given["pad"]
-    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *pad)):
-        return
     for number in range(len(pad) // 2):
         left = sizes[len(sizes) - 1 - number]
         for amount in pad[2 * number : 2 * number + 2]:
-            if amount < 0:
-                left = left + amount
+            of_data = isinstance(amount, torch.SymInt) and free_unbacked_symbols(amount)
+            if of_data or amount < 0:
+                left = left + (torch.sym_min(amount, 0) if of_data else amount)
                 require(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
 
 

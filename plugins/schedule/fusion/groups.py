@@ -216,7 +216,8 @@ def _is_onto(
     """Whether an alignment is one to one between points of ``loops`` and of ``targets``, as far as can be seen.
 
     It is where each loop is a plain variable of its own extent (12 x 3 has as many points as 6 x 6, and not the same
-    ones), and where the loops are the coordinates of points in one of some row-major orders.
+    ones), and where the loops are the coordinates of points in one of some row-major orders: those very coordinates,
+    for places 0 to 127 of a first row of 64 come to the same numbers as two rows do.
     """
     used = frozenset().union(*(alignment[v].variables for v in loops))
     wanted = {v for v in targets if v.extent != 1}
@@ -224,8 +225,11 @@ def _is_onto(
         return False
     if all(v.extent == 1 or _extent(alignment[v].single_variable) == v.extent for v in loops):
         return True
-    linear = flatten([alignment[v] for v in loops], [v.extent for v in loops])
-    return any(linear == flatten([v.index for v in order], [v.extent for v in order]) for order in orders)
+    extents, coordinates = [v.extent for v in loops], [alignment[v] for v in loops]
+    return any(
+        coordinates == [*unflatten(flatten([v.index for v in order], [v.extent for v in order]), extents)]
+        for order in orders
+    )
 
 
 def _extent(variable: Var | None) -> object:
