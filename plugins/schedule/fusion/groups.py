@@ -216,8 +216,7 @@ def _is_onto(
     """Whether an alignment is one to one between points of ``loops`` and of ``targets``, as far as can be seen.
 
     It is where each loop is a plain variable of its own extent (12 x 3 has as many points as 6 x 6, and not the same
-    ones), and where the loops are the coordinates of points in one of some row-major orders: those very coordinates,
-    for places 0 to 127 of a first row of 64 come to the same numbers as two rows do.
+    ones), and where the loops are the coordinates of points in one of some row-major orders.
     """
     used = frozenset().union(*(alignment[v].variables for v in loops))
     wanted = {v for v in targets if v.extent != 1}
@@ -225,11 +224,37 @@ def _is_onto(
         return False
     if all(v.extent == 1 or _extent(alignment[v].single_variable) == v.extent for v in loops):
         return True
-    extents, coordinates = [v.extent for v in loops], [alignment[v] for v in loops]
-    return any(
-        coordinates == [*unflatten(flatten([v.index for v in order], [v.extent for v in order]), extents)]
-        for order in orders
-    )
+    return any(_are_coordinates(loops, alignment, order) for order in orders)
+
+
+def _are_coordinates(loops: tuple[Var, ...], alignment: Mapping_, order: tuple[Var, ...]) -> bool:
+    """Whether an alignment gives the coordinates in ``loops`` of points in a row-major order, as a whole or in parts.
+
+    Coordinates that come to the number of a point are its own if all but the first lie within their extents: places 0
+    to 127 of a first row of 64 come to the same numbers as two rows do.
+    """
+
+    def are(ours: list[Var], theirs: list[Var]) -> bool:
+        within = all(alignment[v] % v.extent == alignment[v] for v in ours[1:])
+        number = flatten([alignment[v] for v in ours], [v.extent for v in ours])
+        return within and number == flatten([v.index for v in theirs], [v.extent for v in theirs])
+
+    ours, theirs = ([v for v in variables if v.extent != 1] for variables in (loops, order))
+    return are(ours, theirs) or all(are(*part) for part in _parts(ours, theirs))
+
+
+def _parts(ours: list[Var], theirs: list[Var]) -> Iterator[tuple[list[Var], list[Var]]]:
+    """Loops with variables of as many points, as few as possible at a time."""
+    while ours or theirs:
+        counts = sorted(((m, n) for m in range(1, len(ours) + 1) for n in range(1, len(theirs) + 1)), key=sum)
+        alike = ((m, n) for m, n in counts if _points(ours[:m]) == _points(theirs[:n]))
+        taken, given = next(alike, (len(ours), len(theirs)))
+        yield ours[:taken], theirs[:given]
+        ours, theirs = ours[taken:], theirs[given:]
+
+
+def _points(variables: list[Var]) -> object:
+    return product(v.extent for v in variables)
 
 
 def _extent(variable: Var | None) -> object:
