@@ -293,7 +293,7 @@ def number_text(value: Size) -> str:
     """A number as Python source in which a float is divided by zero as in C++, where formulas of gradients are."""
     from turret.torch_compat.sizes import PythonPrinter
 
-    class Printer(PythonPrinter):  # type: ignore[misc, valid-type]
+    class Printer(PythonPrinter):
         def _print_FloatTrueDiv(self, expr: Any) -> str:
             above, below = (self.parenthesize(part, _TIGHTEST) for part in expr.args)
             if expr.args[1].is_number:
