@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import turret
+from turret.hooks.events import product_text
 
 
 def _written(x, at, value):
@@ -86,3 +89,37 @@ def test_programs_do_what_eager_does_whatever_the_size(name):
     for size in (3, 2, 5, 1, 0, 6, -1):
         given = torch.arange(1.0, 6.0), torch.tensor(size)
         assert outcome(compiled, *given) == outcome(program, *given), size
+
+
+@pytest.mark.parametrize("correction", [1, 3])
+def test_gradients_of_a_variance_without_degrees_of_freedom_are_eagers(correction):
+    def program(x):
+        return x.var(0, correction=correction)
+
+    compiled = turret.compile(program, dynamic=True)
+    for size in (5, 3, 4, 1):
+        found, expected = [], []
+        for function, kept in ((compiled, found), (program, expected)):
+            x = torch.linspace(-1, 1, 2 * size).view(size, 2).requires_grad_()
+            result = function(x)
+            result.sum().backward()
+            kept += result.detach(), x.grad
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_graphs_are_printed_whatever_their_strides_depend_on():
+    texts = []
+
+    class Watch:
+        @turret.hookimpl
+        def turret_event(self, event):
+            texts.append(product_text(event))
+
+    options = {"cache": False, "on_error": "raise"}
+    compiled = turret.compile(
+        lambda n: ones(1, 1, n.item() + 1) * 2, fullgraph=True, plugins=[Watch()], options=options
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", turret.TurretWarning)
+        assert compiled(torch.tensor(2)).shape == (1, 1, 3)
+    assert any("strides [Max(1, " in text for text in texts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turret.plan import size_text
+from turret.plan import number_text, size_text
 from turret.plan.sizes import compile_size
 from turret.torch_compat.sizes import of_sizes
 
@@ -42,3 +44,9 @@ def test_a_comparison_of_a_choice_is_written_as_a_choice():
     size = sympy.Piecewise((1, end < -1), (2, True))
     assert size.atoms(sympy.ITE)
     assert [compile_size(size_text(size))({"a": a}) for a in (-9, -8, -1, 0)] == [1, 2, 2, 2]
+
+
+def test_a_number_is_divided_by_zero_as_in_cpp():
+    quotient = compile_size(number_text(of_sizes.FloatTrueDiv(of_sizes.ToFloat(A), of_sizes.ToFloat(B) - 3.0)))
+    assert [quotient({"a": a, "b": b}) for a, b in ((2, 3), (-2, 3), (2, 5), (0, 5))] == [math.inf, -math.inf, 1.0, 0.0]
+    assert math.isnan(quotient({"a": 0, "b": 3}))
