@@ -134,6 +134,12 @@ def _has_a_largest(given: Given) -> None:
         require(extent != 0, lambda: f"{tuple(sizes)} has no elements to choose from")
 
 
+def _has_the_dimension(given: Given) -> None:
+    """Shape functions of sorts and scans look at no dimension, and where nobody reads the result, no kernel does."""
+    rank = max(1, given["self"].dim())
+    require_index(-rank <= given["dim"] < rank, lambda: f"dimension {given['dim']} of a tensor of {rank}")
+
+
 def _keeps_dimensions_of_data(given: Given) -> None:
     """``squeeze``: of a dimension whose extent depends on data it is assumed that it stays, and the graph asks."""
     sizes, dims = given["self"].shape, given.get("dim")
@@ -413,6 +419,9 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.constant_pad_nd.default: (_not_cut_away,),
     aten.index.Tensor: (_have_elements,),
     aten._unsafe_index.Tensor: (_has_elements_to_sample,),
+    **dict.fromkeys(
+        (aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default), (_has_the_dimension,)
+    ),
     aten.neg.default: (_not_bool("self"),),
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),

@@ -255,3 +255,27 @@ def test_a_custom_op_with_a_registered_effect_runs_though_nobody_reads_its_resul
     x = torch.ones(3, requires_grad=True)
     turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})(x).sum().backward()
     assert seen == [6.0, 9.0]
+
+
+OF_DIMENSIONS = {
+    "sort": lambda x, dim: x.sort(dim),
+    "argsort": lambda x, dim: x.argsort(dim, stable=True),
+    "cummax": lambda x, dim: x.cummax(dim),
+    "cummin": lambda x, dim: x.cummin(dim),
+    "softmax": lambda x, dim: x.softmax(dim),
+    "index_select": lambda x, dim: x.index_select(dim, torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("name", OF_DIMENSIONS)
+def test_a_dimension_that_is_not_there_is_refused_though_nobody_reads_the_result(name, rank):
+    x = torch.ones([2] * rank)
+    for dim in (0, -1, 2, -3):
+
+        def program(x, dim=dim):
+            OF_DIMENSIONS[name](x, dim)
+            return x + 1
+
+        assert type(outcome(turret.compile(program), x)) is type(outcome(program, x))
+        assert (outcome(turret.compile(program), x) is IndexError) == (dim in (2, -3))
