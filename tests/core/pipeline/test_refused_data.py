@@ -259,7 +259,7 @@ def test_a_custom_op_with_a_registered_effect_runs_though_nobody_reads_its_resul
 
 OF_DIMENSIONS = {
     "sort": lambda x, dim: x.sort(dim),
-    "argsort": lambda x, dim: x.argsort(dim, stable=True),
+    "argsort": lambda x, dim: x.argsort(dim),
     "cummax": lambda x, dim: x.cummax(dim),
     "cummin": lambda x, dim: x.cummin(dim),
     "softmax": lambda x, dim: x.softmax(dim),
