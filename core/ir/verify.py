@@ -10,7 +10,7 @@ import torch
 from turret.errors import VerificationError
 from turret.graph.dtypes import HALF
 from turret.ir.expr import OPS, STRUCTURAL, Expr, loads, walk
-from turret.ir.index import Index, Var
+from turret.ir.index import Index, Var, provably_nonnegative
 from turret.ir.memory_check import check_memory
 from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
 from turret.ir.schedule import Kernel, Schedule, Store
@@ -189,5 +189,9 @@ def _check_coordinates(store: Store, kernel: Kernel, decl: TensorDecl) -> None:
     for coord, extent in zip(store.coords, decl.shape, strict=True):
         low, high = coord.bounds()
         below = isinstance(low, int) and low < 0
-        if below or (isinstance(high, int) and isinstance(extent, int) and 0 < extent <= high):
+        if isinstance(high, int) and isinstance(extent, int):
+            beyond = 0 < extent <= high
+        else:  # bounds of anything but sums of loops may lie further apart than what they bound
+            beyond = high is not None and coord.is_affine and provably_nonnegative(high - extent)
+        if below or beyond:
             _fail(kernel, f"stores {store.tensor!r} at {coord}, which goes from {low} to {high} of {extent}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import attrs
 import pytest
+import sympy
 import torch
 
 from tests.plugins.loop_lab import CPU, I64, at, declare, loops_of, number, pointwise, program, row_sum, schedule
 from turret.errors import VerificationError
+from turret.hooks.size_source import SizeSource
 from turret.ir import (
     CopyInto,
     Definition,
@@ -148,6 +150,22 @@ def test_a_store_to_a_tensor_that_the_program_lacks_is_named() -> None:
     broken = attrs.evolve(kernel, stores=(store, *kernel.stores[1:]))
     with pytest.raises(VerificationError, match="'unheard_of'"):
         verify(attrs.evolve(made, steps=(broken, *made.steps[1:])))
+
+
+def test_a_store_beyond_a_tensor_whatever_its_size_is_named() -> None:
+    n = sympy.Symbol("n", integer=True, positive=True)
+    for size in (6, n):
+        x, y = (TensorDecl(name, (size,), (1,), I64, CPU) for name in ("x", "y"))
+        loops = (Var("i0", size),)
+        made = program([x], [Definition(y, loops, at("x", *loops), ("y",))], ["y"])
+        good = schedule(attrs.evolve(made, symbols={"n": SizeSource(0, 0)} if size is n else {}))
+        verify(good)
+        (kernel,) = good.kernels
+        twice = Var("i0", 2 * size)
+        stores = tuple(attrs.evolve(store, coords=(twice.index,), expr=number(1)) for store in kernel.stores)
+        broken = attrs.evolve(kernel, outer=(twice,), stores=stores)
+        with pytest.raises(VerificationError, match="stores 'y' at i0, which goes from 0 to"):
+            verify(attrs.evolve(good, steps=tuple(broken if s is kernel else s for s in good.steps)))
 
 
 def test_live_buffers_that_overlap_are_named() -> None:
