@@ -184,6 +184,9 @@ def _is_number(value: Value) -> bool:
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
+    is_drawn = False
+    """Whether it is a random number, which is never anything but a number."""
+
     def __init__(self, node: fx.Node, number: Any, source: Source | None = None) -> None:
         self.node, self.number, self.source = node, number, source
         self.assumed: Any = None
@@ -298,7 +301,7 @@ class Symbolic(Value):
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         other = self.beside_number(other)
         if _is_number(other):
-            if any(_is_data_float(v) for v in (self, other)):
+            if any(isinstance(v, Symbolic) and _is_data_float(v) and not v.is_drawn for v in (self, other)):
                 return _compared_exactly(t, COMPARISONS[symbol], self, other)
             return t.recorder.call(COMPARISONS[symbol], [self, other], {})
         if not other.is_constant():
