@@ -291,18 +291,9 @@ def size_text(value: Size) -> SizeText:
 
 def number_text(value: Size) -> str:
     """A number as Python source in which a float is divided by zero as in C++, where formulas of gradients are."""
-    from turret.torch_compat.sizes import PythonPrinter
+    from turret.torch_compat.sizes import CppDivisionPrinter
 
-    class Printer(PythonPrinter):
-        def _print_FloatTrueDiv(self, expr: Any) -> str:
-            above, below = (self.parenthesize(part, _TIGHTEST) for part in expr.args)
-            if expr.args[1].is_number:
-                return f"({above} / {below})"
-            return f"({above} / {below} if {below} else {above} * math.copysign(math.inf, {below}))"
-
-        _print_IntTrueDiv = _print_FloatTrueDiv
-
-    return str(Printer().doprint(_converted(value)))
+    return str(CppDivisionPrinter().doprint(_converted(value)))
 
 
 def _converted(value: Size) -> Any:
@@ -311,10 +302,6 @@ def _converted(value: Size) -> Any:
     from turret.torch_compat.sizes import of_sizes
 
     return sympy.sympify(value).replace(of_sizes.ToFloat, sympy.Function("float"))
-
-
-_TIGHTEST = 1000
-"""A precedence that no operator has, so that what consists of several parts stands in brackets."""
 
 
 FIELDS_WRITTEN_APART = ("name", "device", "slots", "steps", "outputs", "constants", "source")

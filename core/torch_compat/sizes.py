@@ -33,6 +33,22 @@ class PythonPrinter(torch.utils._sympy.printers.PythonPrinter):
         return f"(({if_true}) if ({condition}) else ({if_false}))"
 
 
+class CppDivisionPrinter(PythonPrinter):
+    """The same, where floats are divided by zero as in C++, and not refused."""
+
+    def _print_FloatTrueDiv(self, expr: Any) -> str:
+        above, below = (self.parenthesize(part, _TIGHTEST) for part in expr.args)
+        if expr.args[1].is_number:
+            return f"({above} / {below})"
+        return f"({above} / {below} if {below} else {above} * math.copysign(math.inf, {below}))"
+
+    _print_IntTrueDiv = _print_FloatTrueDiv
+
+
+_TIGHTEST = 1000
+"""A precedence that no operator has, so that what consists of several parts stands in brackets."""
+
+
 def is_float_symbol(symbol: Any) -> bool:
     """Whether a symbol stands for a float, known or not."""
     return bool(symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT)))

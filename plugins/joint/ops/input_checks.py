@@ -80,13 +80,17 @@ def _diagonal(given: Given) -> Sequence[Any]:
     return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2"))).shape
 
 
+def _is_of_data(size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
 def _not_cut_away(given: Given) -> None:
     """``constant_pad_nd``: negative padding cuts off no more than there is, before anything is added."""
     sizes, pad = given["self"].shape, given["pad"]
     for number in range(len(pad) // 2):
         left = sizes[len(sizes) - 1 - number]
         for amount in pad[2 * number : 2 * number + 2]:
-            of_data = isinstance(amount, torch.SymInt) and free_unbacked_symbols(amount)
+            of_data = _is_of_data(amount)
             if of_data or amount < 0:
                 left = left + (torch.sym_min(amount, 0) if of_data else amount)
                 require(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
@@ -145,7 +149,7 @@ def _keeps_dimensions_of_data(given: Given) -> None:
     sizes, dims = given["self"].shape, given.get("dim")
     chosen = range(len(sizes)) if dims is None else [dims] if isinstance(dims, int) else dims
     for dim in chosen if sizes else ():
-        if isinstance(extent := sizes[dim], torch.SymInt) and free_unbacked_symbols(extent):
+        if _is_of_data(extent := sizes[dim]):
             require(extent != 1, lambda: f"{tuple(sizes)} has a dimension of extent 1 that was not there at capture")
 
 
@@ -186,7 +190,7 @@ def _masks_fit(given: Given) -> None:
         if index is None or index.dtype not in _MASKS:
             dim += 1
             continue
-        if not any(free_unbacked_symbols(n) for n in (*sizes, *index.shape) if isinstance(n, torch.SymInt)):
+        if not any(map(_is_of_data, (*sizes, *index.shape))):
             _same_shape(index.shape, sizes[dim : dim + index.dim()], "a mask")
         dim += index.dim()
 
@@ -196,7 +200,7 @@ def _within_memory(given: Given) -> None:
     tensor, sizes, strides = given["self"], given["size"], given["stride"]
     offset = tensor.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
     memory = tensor.untyped_storage().nbytes()
-    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *strides, offset, memory)):
+    if any(map(_is_of_data, (*sizes, *strides, offset, memory))):
         return
     require(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
     if all(n != 0 for n in sizes):
