@@ -625,7 +625,9 @@ def flatten(coords: Iterable[Index], shape: Iterable[Size]) -> Index:
 
 
 def unflatten(linear: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
-    """Coordinates in ``shape`` of a row-major linear index."""
+    """Coordinates in ``shape`` of a row-major linear index; in a shape without points, nothing but zeros."""
+    if 0 in shape:
+        return (Index.make((), 0),) * len(shape)
     coords: list[Index] = []
     for position in reversed(range(len(shape))):
         extent = shape[position]

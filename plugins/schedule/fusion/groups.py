@@ -231,11 +231,11 @@ def _are_coordinates(loops: tuple[Var, ...], alignment: Mapping_, order: tuple[V
     """Whether an alignment gives the coordinates in ``loops`` of points in a row-major order, as a whole or in parts.
 
     Coordinates that come to the number of a point are its own if all but the first lie within their extents: places 0
-    to 127 of a first row of 64 come to the same numbers as two rows do.
+    to 127 of a first row of 64 come to the same numbers as two rows do. An extent of 0 leaves no point to be elsewhere.
     """
 
     def are(ours: list[Var], theirs: list[Var]) -> bool:
-        within = all(alignment[v] % v.extent == alignment[v] for v in ours[1:])
+        within = all(v.extent == 0 or alignment[v] % v.extent == alignment[v] for v in ours[1:])
         number = flatten([alignment[v] for v in ours], [v.extent for v in ours])
         return within and number == flatten([v.index for v in theirs], [v.extent for v in theirs])
 

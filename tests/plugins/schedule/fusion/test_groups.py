@@ -31,3 +31,23 @@ def test_loops_of_as_many_points_are_not_taken_for_one_another(program, length, 
     compiled = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
     for number in (0, 1):
         torch.testing.assert_close(compiled(x, y, number), program(x, y, number))
+
+
+def gradients_of_a_weight_for_each_channel(x):
+    weight = torch.ones(x.shape[1] if x.dim() == 4 else 1, requires_grad=True)
+    return torch.autograd.grad((weight[..., None] - x[..., None]).sum() + torch.prelu(x, weight).sum(), (x, weight))
+
+
+def rows_of_nothing_beside_columns_of_nothing(x):
+    turned = (x * 2).reshape(x.shape[::-1])
+    return x.sum(0), turned + 1, turned.sum(1), turned.amax(turned.shape.index(max(turned.shape)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(7, 100, 0, 100), (0, 5, 3), (5, 0), (3, 5, 0)])
+@pytest.mark.parametrize("program", [gradients_of_a_weight_for_each_channel, rows_of_nothing_beside_columns_of_nothing])
+def test_loops_without_points_are_scheduled_whatever_their_extents(program, shape, dynamic):
+    x = torch.empty(shape, requires_grad=True)
+    compiled = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
+    for got, expected in zip(compiled(x), program(x), strict=True):
+        assert torch.equal(got, expected) and got.stride() == expected.stride()
