@@ -59,7 +59,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = max(width // 64, 2)
+        self.heads = max(width // 64, 4)
         self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.gate, self.up = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
