@@ -3,6 +3,7 @@ functions, which stand for what they were made of."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,27 +102,24 @@ def _leaves(value: Value) -> Iterator[Value]:
 def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
 
-    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; tensors
-    among the elements are read where numbers may depend on data.
+    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor.
     """
     leaves = list(_leaves(data))
     if "dtype" not in options and any(_is_numpy(v) for v in leaves):
         if not all(isinstance(v, Constant) for v in leaves):
             raise Unsupported("a tensor of numpy's scalars and others that are no constants")
         options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
-    elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
-        return _stacked(t, data, leaves, options)  # type: ignore[arg-type]
     return tensor_of_numbers(t, function, data, options)
 
 
 def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
-    """``torch.tensor`` and its kin of numbers: symbolic ones are operands of the graph.
+    """``torch.tensor`` and its kin of numbers: symbolic ones are operands of the graph, and so are tensors of one.
 
     The constructors themselves are functions of Python that would read the numbers, and keep what they were.
     """
     data = data.realize()
     leaves = list(_leaves(data))
-    if not any(isinstance(v, Symbolic) for v in leaves):
+    if isinstance(data, Tensor) or not any(map(_is_operand, leaves)):
         return t.recorder.call(function, [data], options)
     options = {k: v for k, v in options.items() if not t.is_none(v)}
     dtype = t.constant_of(options["dtype"]) if "dtype" in options else _dtype_of(leaves)
@@ -132,7 +130,7 @@ def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, 
     if "requires_grad" in options and t.truth(options["requires_grad"]):
         return t.recorder.call_method("requires_grad_", [whole], {})
     assert isinstance(whole, Tensor)
-    if whole.fake.device.type == HOST.type:
+    if whole.fake.device.type == HOST.type and not any(map(_is_single, leaves)):
         numbers = t.recorder.argument(data)[1]
         t.recorder.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
     return whole
@@ -150,7 +148,7 @@ def _of_symbols(t: Tracer, leaves: list[Value], shape: tuple[int, ...], dtype: A
 @registry.tensor_method("new_tensor")
 def new_tensor(t: Tracer, /, like: Tensor, data: Value, **options: Value) -> Value:
     """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
-    if not any(isinstance(v, Symbolic) for v in _leaves(data)):
+    if isinstance(data.realize(), Tensor) or not any(map(_is_operand, _leaves(data))):
         return t.recorder.call_method("new_tensor", [like, data], options)
     given = {k: v for k, v in options.items() if not t.is_none(v)}
     own = {"dtype": Constant(like.fake.dtype), "device": Constant(like.fake.device)}
@@ -163,20 +161,29 @@ _MOST = 64
 
 def _element(t: Tracer, number: Value, dtype: torch.dtype, device: dict[str, Value]) -> Value:
     """One number as a tensor.  The constructors convert ints to floats as C does, by way of a double."""
+    if isinstance(number, Tensor):
+        return _read(t, number, dtype, device)
     if number.type() is int and dtype.is_floating_point and dtype is not torch.float64:
         exact = t.recorder.call(torch.scalar_tensor, [number], device | {"dtype": Constant(torch.float64)})
         return t.recorder.call_method("to", [exact, Constant(dtype)], {})
     return t.recorder.call(torch.scalar_tensor, [number], device | {"dtype": Constant(dtype)})
 
 
+def _read(t: Tracer, number: Tensor, dtype: torch.dtype, device: dict[str, Value]) -> Value:
+    """The one element of a tensor as a tensor without dimensions, of a dtype that holds it, on the asked device."""
+    alone = t.recorder.call_method("view", [t.recorder.call_method("detach", [number], {}), Tuple([])], {})
+    place = {"device": device.get("device", Constant(torch.get_default_device()))}
+    if dtype.is_floating_point and not number.fake.dtype.is_floating_point:
+        alone = t.recorder.call_method("to", [alone, Constant(torch.float64)], {})
+    return t.recorder.call_method("to", [alone], place | {"dtype": Constant(dtype)})
+
+
 def _dtype_of(leaves: list[Value]) -> torch.dtype | None:
-    """The dtype that ``torch.tensor`` chooses for numbers; None where some are none."""
-    types = {v.type() for v in leaves}
-    if not types <= {bool, int, float, complex}:
-        return None
-    if complex in types:
-        return torch.get_default_dtype().to_complex()
-    return torch.get_default_dtype() if float in types else torch.int64 if int in types else torch.bool
+    """The dtype that ``torch.tensor`` chooses for numbers and tensors of one; None where some are neither."""
+    usual = torch.get_default_dtype()
+    dtypes = {bool: torch.bool, int: torch.int64, float: usual, complex: usual.to_complex()}
+    found = {v.fake.dtype if isinstance(v, Tensor) else dtypes.get(v.type()) for v in leaves}
+    return None if None in found else functools.reduce(torch.promote_types, found)  # type: ignore[arg-type]
 
 
 def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
@@ -184,9 +191,12 @@ def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
 
     Not where the constructor would refuse some of its values (a dtype of few bits), nor for bools, which are two.
     """
-    if dtype is None or dtype.is_complex or len(leaves) > _MOST:
+    numbers = [v for v in leaves if not _is_single(v)]
+    if dtype is None or not all(_holds(dtype, v.fake.dtype) for v in leaves if isinstance(v, Tensor)):
         return False
-    for value in leaves:
+    if numbers and (dtype.is_complex or len(leaves) > _MOST):
+        return False
+    for value in numbers:
         if not isinstance(value, (Constant, Symbolic)) or value.type() not in (bool, int, float):
             return False
         if isinstance(value, Symbolic) and value.type() is bool:
@@ -228,16 +238,22 @@ def _is_numpy(value: Value) -> bool:
     return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
 
 
+def _holds(dtype: torch.dtype, given: torch.dtype) -> bool:
+    """Whether the constructors put any element of a tensor of one dtype into a tensor of another."""
+    if dtype == given:
+        return True
+    if dtype.is_floating_point:
+        return not given.is_complex
+    return dtype is torch.int64 and not (given.is_floating_point or given.is_complex or given is torch.uint64)
+
+
+def _is_operand(value: Value) -> bool:
+    return isinstance(value, Symbolic) or _is_single(value)
+
+
 def _is_single(value: Value) -> bool:
-    return isinstance(value, Tensor) and value.fake.dim() == 0
-
-
-def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Value]) -> Value:
-    """A flat list of tensors without dimensions, as a new tensor without their history."""
-    if len(leaves) != len(data.items) or len({v.fake.dtype for v in leaves}) > 1 or set(kwargs) - {"dtype", "device"}:  # type: ignore[attr-defined]
-        raise Unsupported("a tensor of a nested list of tensors, or of tensors of several types")
-    made = t.recorder.call_method("detach", [t.recorder.call(torch.stack, [List(list(leaves))], {})], {})
-    return t.recorder.call_method("to", [made], kwargs) if kwargs else made
+    """Whether a value is a tensor of one element, whatever its dimensions, which the constructors take for a number."""
+    return isinstance(value, Tensor) and all(isinstance(n, int) and n == 1 for n in value.fake.shape)
 
 
 class NewParameter(Tensor):

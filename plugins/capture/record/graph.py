@@ -41,6 +41,7 @@ from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
+from turret.plugins.capture.facts.refusals import eager_error
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.record.histories import FreedGraphs, RetainedGradients
@@ -547,6 +548,8 @@ class GraphRecorder:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if isinstance(error, DynamicOutputShapeException):
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
+            if (refused := eager_error(op, target, fakes, named_fakes, error)) is not None:
+                raise self.t.raised_from(refused) from None
             first = str(error).strip().split("\n")[0]
             unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
             if takes_no_symbols(error):

@@ -360,7 +360,7 @@ class Tensor(Value):
             return self.get_item(t, plain)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
-        return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
+        return t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
 
     @_answered("__setitem__")
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
@@ -594,6 +594,16 @@ def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
         return t.call(t.wrap_known(torch.tensor), [key], {})
     if type(key) is Tuple and any(isinstance(v.realize(), (Array, List)) for v in key.items):
         return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
+    return key
+
+
+def _with_masks_of_bools(t: Tracer, key: Value) -> Value:
+    """An index to read by: eager takes masks of bytes as before there were bools (not to write by), fakes do not."""
+    key = key.realize()
+    if isinstance(key, Tensor) and key.fake.dtype is torch.uint8:
+        return t.recorder.call_method("bool", [key], {})
+    if type(key) is Tuple and any(isinstance(v.realize(), Tensor) for v in key.items):
+        return t.new_tuple([_with_masks_of_bools(t, v) for v in key.items])
     return key
 
 

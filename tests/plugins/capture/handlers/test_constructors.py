@@ -173,3 +173,58 @@ def test_a_removed_attribute_of_tensors_is_false_and_warns():
     compiled = turret.compile(lambda x: x + 1 + x.volatile, fullgraph=True, options={"cache": False})
     with pytest.warns(UserWarning, match="volatile was removed"):
         torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int16, torch.bool])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: torch.tensor([one, one * 2]),
+        lambda one: torch.tensor([1, one, 3.5]),
+        lambda one: torch.tensor([[one.reshape(1, 1), 1], [True, one]]),
+        lambda one: torch.as_tensor([one, False]),
+        lambda one: torch.tensor([one], dtype=torch.float64),
+        lambda one: torch.zeros(2).new_tensor([one[None], 2]),
+        lambda one: torch.Tensor([1, one]),
+        lambda one: torch.tensor([one, 1j]),
+    ],
+    ids=["tensors", "numbers", "nested", "as_tensor", "dtype", "new_tensor", "legacy", "complex"],
+)
+def test_tensors_of_one_element_are_numbers_of_a_new_tensor(make, dtype):
+    one = torch.tensor(1 if dtype is torch.bool else 3, dtype=dtype)
+    compiled = turret.compile(make, options={"cache": False})
+    for number in (one, one - 1 if dtype is not torch.bool else ~one):
+        got, expected = compiled(number), make(number)
+        assert got.dtype is expected.dtype and torch.equal(got, expected)
+
+
+def test_a_tensor_made_of_tensors_has_none_of_their_history():
+    def program(x):
+        return torch.tensor([x.sum(), 2.0]) * x
+
+    x = torch.ones(2, requires_grad=True)
+    program(x).sum().backward()
+    expected, x.grad = x.grad, None
+    turret.compile(program, fullgraph=True, options={"cache": False})(x).sum().backward()
+    assert torch.equal(x.grad, expected)
+
+
+@pytest.mark.parametrize("index", [lambda m: m, lambda m: (m, None), lambda m: (slice(None), m[0]), lambda m: m.numpy()])
+def test_masks_of_bytes_are_read_by_as_masks_of_bools_are(index):
+    def program(x):
+        return x[index((x > 0).byte())]
+
+    x = torch.tensor([[1.0, -1.0], [-2.0, 3.0]])
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    for given in (x, -x, x - 9):
+        assert torch.equal(compiled(given), program(given))
+
+
+def test_a_number_is_not_written_by_a_mask_of_bytes():
+    def program(x):
+        x[(x > 0).byte()] = 7
+        return x
+
+    for function in (program, turret.compile(program, options={"cache": False})):
+        with pytest.raises(RuntimeError, match="only supports boolean masks"):
+            function(torch.ones(2))

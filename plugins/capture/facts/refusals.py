@@ -1,0 +1,96 @@
+"""What eager refuses: an operation that does not run on fake tensors is tried on real ones of the same shapes.
+
+A program may catch the error (``try: x + bias``, ``except RuntimeError: ...``), and one that does not is told by its
+own error. Fakes say things in their own words and refuse things that eager takes, so that theirs proves nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import attrs
+import torch
+import torch.utils._pytree as pytree
+
+from turret.torch_compat.dispatch import disable_current_modes
+
+_KINDS = (RuntimeError, IndexError, TypeError, ValueError)
+"""Errors of shapes, dtypes and arguments; fakes' own (of sizes that depend on data) are classes derived from these."""
+
+_LIMIT = 2**26
+"""Bytes of all tensors that are made for a trial."""
+
+
+def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error: Exception) -> Exception | None:
+    """What eager raises where an operation of torch's raised ``error`` on fake tensors; None where that is not known.
+
+    It is known where tensors of zeros and tensors of ones are refused in the same words: what depends on the elements
+    of tensors is no error of the program's here.
+    """
+    is_own = op == "call_method" or isinstance(target, types.BuiltinFunctionType)
+    if type(error) not in _KINDS or not is_own or "out" in kwargs:
+        return None
+    state = torch.random.get_rng_state()
+    try:
+        found = [_error_of(op, target, *_filled(args, kwargs, number)) for number in (0, 1)]
+    except _NotMade:
+        return None
+    finally:
+        torch.random.set_rng_state(state)
+    first, second = found
+    if not type(first) is type(second) is type(error) or str(first) != str(second):
+        return None
+    for tensor in pytree.tree_leaves((args, kwargs)):
+        if isinstance(tensor, torch.Tensor):
+            for number in (*tensor.shape, *tensor.stride()):
+                int(number)  # a size that is a symbol is guarded to be what it was refused for
+    return first
+
+
+class _NotMade(Exception):
+    """There is no real tensor for a fake one: it is large, data decide its size, or it is of another layout."""
+
+
+def _error_of(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
+    try:
+        with disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+            getattr(args[0], target)(*args[1:], **kwargs) if op == "call_method" else target(*args, **kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+def _filled(args: list, kwargs: dict[str, Any], number: int) -> Any:
+    """The arguments of a call with a real tensor for each fake one, all of its elements one number."""
+    room = _Room()
+    with disable_current_modes(), torch.no_grad():
+        return pytree.tree_map(lambda value: room.filled(value, number), (args, kwargs))
+
+
+@attrs.define
+class _Room:
+    left: int = _LIMIT
+
+    def filled(self, value: Any, number: int) -> Any:
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise _NotMade
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
+            raise _NotMade
+        shape, strides = (tuple(map(_now, numbers)) for numbers in (value.shape, value.stride()))
+        elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n)
+        self.left -= elements * value.element_size()
+        if self.left < 0:
+            raise _NotMade
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).fill_(number)
+
+
+def _now(number: int | torch.SymInt) -> int:
+    """What a size is in this call."""
+    if isinstance(number, int):
+        return number
+    if not number.node.has_hint():
+        raise _NotMade
+    return int(number.node.hint)

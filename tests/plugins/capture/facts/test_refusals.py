@@ -1,0 +1,80 @@
+"""An operation that eager refuses raises eager's own error in captured code, where the program may catch it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import turret
+from turret.plugins.capture.facts.refusals import eager_error
+
+WRONG = {
+    "shapes": lambda x: x + torch.ones(3, 7),
+    "product": lambda x: x @ torch.ones(3, 7),
+    "index": lambda x: x[9],
+    "dtype": lambda x: x.to(torch.int64).mean(),
+    "mask": lambda x: x[torch.ones(3, dtype=torch.bool)],
+    "view": lambda x: x.view(3, 3),
+    "dimension": lambda x: x.sum(5),
+    "parts": lambda x: torch.cat([x, torch.ones(4, 3, 2)]),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("case", WRONG)
+def test_the_program_catches_what_eager_raises_and_reads_its_words(case: str, fullgraph: bool) -> None:
+    wrong = WRONG[case]
+
+    def function(x: Tensor) -> tuple[Tensor, str, str]:
+        try:
+            return wrong(x), "", ""
+        except Exception as error:
+            return x * 2, type(error).__name__, str(error)
+
+    x = torch.randn(4, 4)
+    got, *words = turret.compile(function, fullgraph=fullgraph, options={"cache": False})(x)
+    expected, *said = function(x)
+    assert torch.equal(got, expected) and words == said
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_error_that_nobody_catches_is_the_users_own_in_a_full_graph_too(case: str) -> None:
+    wrong = WRONG[case]
+    with pytest.raises(Exception) as expected:
+        wrong(torch.ones(4, 4))
+    with pytest.raises(type(expected.value)) as found:
+        turret.compile(wrong, fullgraph=True)(torch.ones(4, 4))
+    assert str(found.value) == str(expected.value)
+
+
+def test_another_shape_is_captured_again_after_one_that_was_refused() -> None:
+    def function(x: Tensor, bias: Tensor) -> Tensor:
+        try:
+            return x + bias
+        except RuntimeError:
+            return x - bias.sum()
+
+    compiled = turret.compile(function, fullgraph=True, options={"cache": False})
+    x = torch.randn(4, 4)
+    for bias in (torch.ones(3), torch.ones(4), torch.ones(5), torch.ones(1)):
+        assert torch.equal(compiled(x, bias), function(x, bias))
+
+
+def test_a_trial_draws_nothing_from_the_default_generator() -> None:
+    state = torch.random.get_rng_state()
+    means, deviations = torch.zeros(4), torch.ones(3)
+    assert eager_error("call_function", torch.normal, [means, deviations], {}, RuntimeError("in a fake's words"))
+    assert not eager_error("call_function", torch.normal, [means, torch.ones(4)], {}, RuntimeError("of fakes alone"))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_what_depends_on_elements_is_not_taken_for_an_error_of_the_program() -> None:
+    def function(x: Tensor) -> Tensor:
+        try:
+            return torch.linalg.cholesky(x)
+        except RuntimeError:
+            return x * 2
+
+    x = torch.eye(3) * 4
+    assert torch.equal(turret.compile(function, options={"cache": False})(x), torch.eye(3) * 2)
