@@ -33,7 +33,7 @@ import numpy
 import torch
 
 from tests.benchmarks.measure import table
-from turret.testing.kit.isolation import run_jobs, serve
+from turret.testing.kit.isolation import Death, run_jobs, serve
 
 SECONDS = {"eager": 15.0, "turret": 120.0, "breaks": 120.0, "dynamo": 120.0}
 """How long each may take, for all of its calls; a module that is slower eagerly does not count."""
@@ -405,8 +405,8 @@ def main() -> None:
             with options.record.open("a") as record:
                 record.writelines(json.dumps(row) + "\n" for row in answer)
 
-    def add_death(job: dict[str, Any], reason: str) -> None:
-        add(job, [{"file": Path(job["path"]).stem, "case": 0, "module": "", "eager": "?", "reason": reason}])
+    def add_death(job: dict[str, Any], death: Death) -> None:
+        add(job, [{"file": Path(job["path"]).stem, "case": 0, "module": "", "eager": "?", "reason": death.reason}])
 
     environment = {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", __spec__.name, "--worker"]

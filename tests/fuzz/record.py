@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from turret.testing.kit.isolation import run_jobs
+from turret.testing.kit.isolation import Death, run_jobs
 
 Job = list[int]
 """First seed, and one past the last."""
@@ -85,8 +85,9 @@ class Record:
             self._told = now
             print(self._progress(now), file=sys.stderr, flush=True)
 
-    def add_death(self, job: Job, reason: str) -> None:
-        failure = {"seed": job[0], "message": reason, "source": self.source_of(job)}
+    def add_death(self, job: Job, death: Death) -> None:
+        """Where a worker died or hung is part of the record: most such failures do not come again."""
+        failure = {"seed": job[0], "message": death.reason, "source": self.source_of(job), "printed": death.printed}
         self.add(job, {"failures": [failure], "counts": {}})
 
     def _count(self, entry: dict[str, Any]) -> None:

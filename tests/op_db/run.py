@@ -24,7 +24,7 @@ import torch
 
 from tests.op_db.opinfo_check import RIGHT, Subject, check_case
 from turret.testing.corpus.op_table import cases
-from turret.testing.kit.isolation import run_jobs, serve
+from turret.testing.kit.isolation import Death, run_jobs, serve
 
 
 def parse() -> argparse.Namespace:
@@ -81,8 +81,8 @@ class Record:
         if len(self.outcomes) % 100 == 0:
             print(f"{len(self.outcomes)} cases", file=sys.stderr, flush=True)
 
-    def add_death(self, case: str, reason: str) -> None:
-        self.add(case, {"status": "died", "message": reason})
+    def add_death(self, case: str, death: Death) -> None:
+        self.add(case, {"status": "died", "message": death.reason})
 
 
 def summary(outcomes: dict[str, dict[str, Any]]) -> str:

@@ -137,14 +137,14 @@ def run_jobs(
     command: list[str],
     jobs: Iterable[Any],
     on_result: Callable[[Any, Any], None],
-    on_death: Callable[[Any, str], None],
+    on_death: Callable[[Any, Death], None],
     *,
     workers: int = 2,
     environment: dict[str, str] | None = None,
 ) -> None:
     """Run all jobs on ``workers`` processes of ``command`` and return when they are done.
 
-    ``on_result(job, answer)`` and ``on_death(job, reason)`` are called one at a time; ``jobs`` is read lazily, so
+    ``on_result(job, answer)`` and ``on_death(job, death)`` are called one at a time; ``jobs`` is read lazily, so
     it can stop early.
     """
     source = iter(jobs)
@@ -157,7 +157,7 @@ def run_jobs(
                 answer = worker.ask(job)
                 with lock:
                     if isinstance(answer, Death):
-                        on_death(job, answer.reason)
+                        on_death(job, answer)
                     else:
                         on_result(job, answer)
         finally:

@@ -38,16 +38,16 @@ def worker(tmp_path: Path) -> list[str]:
 
 def test_deaths_and_hangs_cost_one_job_each(worker: list[str]):
     answers: dict[int, int] = {}
-    deaths: list[str] = []
+    deaths: list[tuple[str, str]] = []
     run_jobs(
         worker,
         [1, 2, "die", 3, "hang", 4, 5],
         lambda job, answer: answers.update({job: answer}),
-        lambda job, reason: deaths.append(job),
+        lambda job, death: deaths.append((job, death.kind)),
         workers=2,
     )
     assert answers == {1: 2, 2: 4, 3: 6, 4: 8, 5: 10}
-    assert sorted(deaths) == ["die", "hang"]
+    assert sorted(deaths) == [("die", "crash"), ("hang", "hang")]
 
 
 def test_jobs_are_read_lazily_so_that_a_run_can_stop(worker: list[str]):
@@ -59,5 +59,5 @@ def test_jobs_are_read_lazily_so_that_a_run_can_stop(worker: list[str]):
             yield number
             number += 1
 
-    run_jobs(worker, jobs(), lambda job, answer: answers.append(answer), lambda job, reason: None, workers=1)
+    run_jobs(worker, jobs(), lambda job, answer: answers.append(answer), lambda job, death: None, workers=1)
     assert answers == [0, 2, 4]

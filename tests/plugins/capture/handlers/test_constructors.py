@@ -209,7 +209,9 @@ def test_a_tensor_made_of_tensors_has_none_of_their_history():
     assert torch.equal(x.grad, expected)
 
 
-@pytest.mark.parametrize("index", [lambda m: m, lambda m: (m, None), lambda m: (slice(None), m[0]), lambda m: m.numpy()])
+@pytest.mark.parametrize(
+    "index", [lambda m: m, lambda m: (m, None), lambda m: (slice(None), m[0]), lambda m: m.numpy()]
+)
 def test_masks_of_bytes_are_read_by_as_masks_of_bools_are(index):
     def program(x):
         return x[index((x > 0).byte())]
