@@ -6,8 +6,10 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import gc
 import operator
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -193,6 +195,16 @@ class BaseItemSource(Source):
 
 
 @attrs.frozen
+class ShownSource(Source):
+    """The mapping that a mappingproxy shows."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"shown_by({self.base})"
+
+
+@attrs.frozen
 class SizeSource(Source):
     """``base.size(dimension)``, ``base.stride(dimension)`` or ``base.storage_offset()``."""
 
@@ -367,6 +379,9 @@ class SourceWriter:
                 return self.assign(f"list({self.load(base)}.values())[{index}]")
             case BaseItemSource(base, cast, key):
                 return self.assign(f"{cast.__name__}.__getitem__({self.load(base)}, {self.constant(key)})")
+            case ShownSource(base):
+                self.scope.setdefault("shown_by", shown_by)
+                return self.assign(f"shown_by({self.load(base)})")
             case SizeSource(base, dimension, quantity):
                 argument = "" if quantity == "storage_offset" else str(dimension)
                 return self.assign(f"{self.load(base)}.{quantity}({argument})")
@@ -418,6 +433,8 @@ class SourceReader:
                 return list(self.read(base).values())[index]
             case BaseItemSource(base, cast, key):
                 return cast.__getitem__(self.read(base), key)
+            case ShownSource(base):
+                return shown_by(self.read(base))
             case SizeSource(base, dimension, quantity):
                 return getattr(self.read(base), quantity)(*([] if quantity == "storage_offset" else [dimension]))
             case CallSource() | ComputedSource():
@@ -431,6 +448,13 @@ def dereference(references: References, given: tuple[Any, ...]) -> tuple[Any, ..
     if any(value is None for value in found):
         raise ReferenceError("a module or parameter of compiled code is gone")
     return found
+
+
+def shown_by(proxy: Any) -> Any:
+    """The mapping that a mappingproxy shows; raises ``TypeError`` for what is none."""
+    if type(proxy) is not types.MappingProxyType:
+        raise TypeError(f"{type(proxy).__name__} is no mappingproxy")
+    return gc.get_referents(proxy)[0]
 
 
 def instance_dict(value: Any) -> dict[Any, Any]:
