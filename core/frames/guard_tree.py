@@ -241,7 +241,7 @@ class _Translation:
                 name, found = sys.intern(expected[0]), expected[1]
                 nothing = ABSENT if guard.kind == "MEMBER" else None
                 return guard.kind, (name,) if found is nothing else (name, found), ()
-            case "MRO" | "ANSWER":
+            case "MRO" | "ANSWER" | "OWN_KEYS":
                 return guard.kind, expected, ()
             case "NO_VIEW":
                 return guard.kind, None, ()
@@ -251,8 +251,6 @@ class _Translation:
                 return guard.kind, None, ()
             case "LENGTH" | "OWN_LENGTH":
                 return guard.kind, None, (expected,)
-            case "OWN_KEYS":
-                return guard.kind, expected, ()
             case "KEYS":
                 return ("KEYS" if expected else "EMPTY"), tuple(expected), ()
             case "STORAGE":

@@ -195,16 +195,6 @@ class BaseItemSource(Source):
 
 
 @attrs.frozen
-class ShownSource(Source):
-    """The mapping that a mappingproxy shows."""
-
-    base: Source
-
-    def __str__(self) -> str:
-        return f"shown_by({self.base})"
-
-
-@attrs.frozen
 class SizeSource(Source):
     """``base.size(dimension)``, ``base.stride(dimension)`` or ``base.storage_offset()``."""
 
@@ -234,6 +224,20 @@ class CallSource(Source):
 
     def __str__(self) -> str:
         return f"{self.function.__name__}({self.base})"
+
+
+def shown_by(proxy: Any) -> Any:
+    """The mapping that a mappingproxy shows; raises ``TypeError`` for what is none."""
+    if type(proxy) is not types.MappingProxyType:
+        raise TypeError(f"{type(proxy).__name__} is no mappingproxy")
+    return gc.get_referents(proxy)[0]
+
+
+@attrs.frozen
+class ShownSource(CallSource):
+    """The mapping that a mappingproxy shows."""
+
+    function: Any = attrs.field(default=shown_by, init=False, eq=id)
 
 
 def _same_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -379,9 +383,6 @@ class SourceWriter:
                 return self.assign(f"list({self.load(base)}.values())[{index}]")
             case BaseItemSource(base, cast, key):
                 return self.assign(f"{cast.__name__}.__getitem__({self.load(base)}, {self.constant(key)})")
-            case ShownSource(base):
-                self.scope.setdefault("shown_by", shown_by)
-                return self.assign(f"shown_by({self.load(base)})")
             case SizeSource(base, dimension, quantity):
                 argument = "" if quantity == "storage_offset" else str(dimension)
                 return self.assign(f"{self.load(base)}.{quantity}({argument})")
@@ -433,8 +434,6 @@ class SourceReader:
                 return list(self.read(base).values())[index]
             case BaseItemSource(base, cast, key):
                 return cast.__getitem__(self.read(base), key)
-            case ShownSource(base):
-                return shown_by(self.read(base))
             case SizeSource(base, dimension, quantity):
                 return getattr(self.read(base), quantity)(*([] if quantity == "storage_offset" else [dimension]))
             case CallSource() | ComputedSource():
@@ -448,13 +447,6 @@ def dereference(references: References, given: tuple[Any, ...]) -> tuple[Any, ..
     if any(value is None for value in found):
         raise ReferenceError("a module or parameter of compiled code is gone")
     return found
-
-
-def shown_by(proxy: Any) -> Any:
-    """The mapping that a mappingproxy shows; raises ``TypeError`` for what is none."""
-    if type(proxy) is not types.MappingProxyType:
-        raise TypeError(f"{type(proxy).__name__} is no mappingproxy")
-    return gc.get_referents(proxy)[0]
 
 
 def instance_dict(value: Any) -> dict[Any, Any]:

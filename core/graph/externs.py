@@ -13,7 +13,7 @@ from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
 from turret.hooks.registration.covered_ops import cover
 from turret.torch_compat.operators.native_functions import binding_of
-from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, flash_attention
 
 
 def out_variant(op: Any) -> Any | None:
@@ -201,5 +201,5 @@ _BINDINGS = {
     "aten::bmm.default": torch.bmm,
     "aten::addmm.default": torch.addmm,
     # Its other overload takes scales of quantized operands as well.
-    "aten::_scaled_dot_product_flash_attention.default": torch._scaled_dot_product_flash_attention,
+    "aten::_scaled_dot_product_flash_attention.default": flash_attention,
 }
