@@ -27,6 +27,7 @@ struct ThreadState {
   int active = 0;               // whether frames of this thread are looked at
   PyObject* pending = nullptr;  // code object of the root frame about to start (borrowed: `call` holds it)
   PyObject* token = nullptr;    // what the callback is told of that root (borrowed)
+  PyObject* owner = nullptr;    // what the callback is told of the innermost `call` (borrowed: `call` is given it)
   PyObject** taken = nullptr;   // the arguments of the frame that `follow_tails` is about to start
   int depth = 0;                // nested `call`s
   _PyInterpreterFrame* passed = nullptr;  // the frame that `previous` was given and has not evaluated yet
@@ -37,7 +38,7 @@ int users = 0;  // threads inside `call`; guarded by the GIL
 unsigned long long invocations = 0;  // outermost `call`s that began; guarded by the GIL
 _PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;  // the hook that was there before this one
 Py_ssize_t extra_index = -1;
-PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
+PyObject* frame_callback = nullptr;     // (function, arguments, token, owner) -> callable or None
 PyObject* classify_callback = nullptr;  // (code) -> FrameKind
 
 bool (*saves_through_hooks)() = nullptr;  // whether there are saved-tensor hooks in this thread; null: nobody says
@@ -194,7 +195,7 @@ intptr_t classify(PyCodeObject* code) {
 // Asks what to run in place of a call of `function`; new reference, None for "as usual", null on error.
 PyObject* ask(PyObject* function, PyObject* arguments, PyObject* token) {
   local.active = 0;
-  PyObject* answer = PyObject_CallFunctionObjArgs(frame_callback, function, arguments, token, nullptr);
+  PyObject* answer = PyObject_CallFunctionObjArgs(frame_callback, function, arguments, token, local.owner, nullptr);
   local.active = 1;
   return answer;
 }
@@ -367,23 +368,24 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
   return finish(thread, frame, follow_tails(result));
 }
 
-// call(target, args, kwargs, root_code, token): target(*args, **kwargs) with the hook active on this thread.
-PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "call takes a target, a tuple, a dict or None, a code object or None, and a token");
-    return nullptr;
+// A call with the hook active: target(*args, **kwargs), whose own frame is that of `root`.
+struct Invocation {
+  PyObject *target, *args, *kwargs, *root, *token, *owner;
+
+  // False with an exception set where it is none, or nobody is there to ask.
+  bool check() const {
+    if (!PyCallable_Check(target) || !PyTuple_Check(args) || !(kwargs == Py_None || PyDict_Check(kwargs)) ||
+        !(root == Py_None || PyCode_Check(root))) {
+      PyErr_Format(PyExc_TypeError, "call takes a callable, a tuple, a dict or None and a code object or None, not %R",
+                   target);
+      return false;
+    }
+    if (!frame_callback) PyErr_SetString(PyExc_TypeError, "call needs the callbacks that configure takes");
+    return frame_callback != nullptr;
   }
-  if (!PyCallable_Check(args[0]) || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2])) ||
-      !(args[3] == Py_None || PyCode_Check(args[3]))) {
-    PyErr_Format(PyExc_TypeError, "call takes a callable, a tuple, a dict or None and a code object or None, not %R",
-                 args[0]);
-    return nullptr;
-  }
-  if (!frame_callback) {
-    PyErr_SetString(PyExc_TypeError, "call needs the callbacks that configure takes");
-    return nullptr;
-  }
-  PyObject* kwargs = args[2] == Py_None ? nullptr : args[2];
+};
+
+PyObject* invoke(const Invocation& invocation) {
   ThreadState saved = local;
   PyInterpreterState* interpreter = PyInterpreterState_Get();
   if (saved.depth == 0) {
@@ -397,9 +399,11 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   local.depth = saved.depth + 1;
   local.active = 1;
-  local.pending = args[3] == Py_None ? nullptr : args[3];
-  local.token = args[4];
-  PyObject* result = PyObject_Call(args[0], args[1], kwargs);
+  local.pending = invocation.root == Py_None ? nullptr : invocation.root;
+  local.token = invocation.token;
+  local.owner = invocation.owner;
+  PyObject* kwargs = invocation.kwargs == Py_None ? nullptr : invocation.kwargs;
+  PyObject* result = PyObject_Call(invocation.target, invocation.args, kwargs);
   int depth = local.depth;
   local = saved;
   if (saved.depth == 0 && depth == 1 && users > 0) users--;
@@ -411,6 +415,126 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     _PyInterpreterState_SetEvalFrameFunc(interpreter, previous);
   }
   return result;
+}
+
+// call(target, args, kwargs, root_code, token, owner): target(*args, **kwargs) with the hook active on this thread.
+PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6) {
+    PyErr_SetString(PyExc_TypeError,
+                    "call takes a target, a tuple, a dict or None, a code object or None, a token and an owner");
+    return nullptr;
+  }
+  const Invocation invocation{args[0], args[1], args[2], args[3], args[4], args[5]};
+  return invocation.check() ? invoke(invocation) : nullptr;
+}
+
+// What `enter` is to be told once: who enters where this is not as usual, and what shows that it is.
+struct Entry {
+  PyObject* otherwise = nullptr;       // called with the arguments of `enter` where something is not as usual
+  PyObject* set_callback = nullptr;    // sets what torch's own frame hook calls, and returns what that was
+  PyObject* stances = nullptr;         // the namespace in which the stance lies
+  PyObject* default_stance = nullptr;
+};
+Entry entry;
+
+// What stands under a name in a namespace; borrowed, null where there is none.
+PyObject* named(PyObject* names, PyObject* name) {
+  PyObject* found = PyDict_GetItemWithError(names, name);
+  if (!found && PyErr_Occurred()) PyErr_Clear();
+  return found;
+}
+
+// Whether the stance is the default, as `stances.stance` would find it; what it would have to look at anew is not.
+bool has_default_stance() {
+  static PyObject* const own = PyUnicode_InternFromString("_own");
+  static PyObject* const torchs = PyUnicode_InternFromString("_torchs");
+  static PyObject* const torchs_module = PyUnicode_InternFromString("torch._dynamo.eval_frame");
+  static PyObject* const torchs_own = PyUnicode_InternFromString("_stance");
+  if (named(entry.stances, own) != entry.default_stance) return false;
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* theirs = modules && PyDict_CheckExact(modules) ? named(modules, torchs_module) : Py_False;
+  if (!theirs) return true;  // that part of torch is not loaded
+  PyObject* seen = named(entry.stances, torchs);
+  return PyModule_Check(theirs) && seen && PyTuple_Check(seen) && PyTuple_GET_SIZE(seen) == 2 &&
+         PyTuple_GET_ITEM(seen, 0) == named(PyModule_GetDict(theirs), torchs_own) &&
+         PyTuple_GET_ITEM(seen, 1) == entry.default_stance;
+}
+
+// settings.root.units; a new reference.
+PyObject* units_of(PyObject* settings) {
+  static PyObject* const root_name = PyUnicode_InternFromString("root");
+  static PyObject* const units_name = PyUnicode_InternFromString("units");
+  PyObject* root = PyObject_GetAttr(settings, root_name);
+  PyObject* units = root ? PyObject_GetAttr(root, units_name) : nullptr;
+  Py_XDECREF(root);
+  return units;
+}
+
+// The exception that is set, if one is, kept aside for as long as this lives; what is raised meanwhile comes instead.
+class KeptError {
+ public:
+#if PY_VERSION_HEX >= 0x030C0000
+  KeptError() : error_(PyErr_GetRaisedException()) {}
+  ~KeptError() {
+    if (error_ && PyErr_Occurred())
+      Py_DECREF(error_);
+    else if (error_)
+      PyErr_SetRaisedException(error_);
+  }
+#else
+  KeptError() { PyErr_Fetch(&type_, &error_, &trace_); }
+  ~KeptError() {
+    if (PyErr_Occurred()) {
+      Py_XDECREF(type_);
+      Py_XDECREF(error_);
+      Py_XDECREF(trace_);
+    } else {
+      PyErr_Restore(type_, error_, trace_);
+    }
+  }
+#endif
+  KeptError(const KeptError&) = delete;
+  KeptError& operator=(const KeptError&) = delete;
+
+ private:
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject *type_ = nullptr, *trace_ = nullptr;
+#endif
+  PyObject* error_ = nullptr;
+};
+
+// enter(settings, target, root_code, args, kwargs): `call` with the units of the settings, while torch's hook keeps off.
+PyObject* enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!entry.otherwise) return PyErr_Format(PyExc_TypeError, "enter needs what prepare_entry takes");
+  if (count != 5 || !saves_through_hooks || !has_default_stance())
+    return PyObject_Vectorcall(entry.otherwise, args, count, nullptr);
+  PyObject* units = units_of(args[0]);
+  if (!units) return nullptr;
+  const Invocation invocation{args[1], args[3], args[4], args[2], units, args[0]};
+  PyObject* before = invocation.check() ? PyObject_CallOneArg(entry.set_callback, Py_None) : nullptr;
+  PyObject* result = before ? invoke(invocation) : nullptr;
+  if (before) {
+    const KeptError raised;
+    PyObject* own = PyObject_CallOneArg(entry.set_callback, before);
+    if (!own) Py_CLEAR(result);
+    Py_XDECREF(own);
+    Py_DECREF(before);
+  }
+  Py_DECREF(units);
+  return result;
+}
+
+PyObject* prepare_entry(PyObject*, PyObject* args) {
+  PyObject *otherwise, *set_callback, *stances, *default_stance;
+  if (!PyArg_ParseTuple(args, "OOO!O", &otherwise, &set_callback, &PyDict_Type, &stances, &default_stance))
+    return nullptr;
+  if (!PyCallable_Check(otherwise) || !PyCallable_Check(set_callback))
+    return PyErr_Format(PyExc_TypeError, "prepare_entry takes two callables, not %R and %R", otherwise, set_callback);
+  Py_XSETREF(entry.otherwise, Py_NewRef(otherwise));
+  Py_XSETREF(entry.set_callback, Py_NewRef(set_callback));
+  Py_XSETREF(entry.stances, Py_NewRef(stances));
+  Py_XSETREF(entry.default_stance, Py_NewRef(default_stance));
+  Py_RETURN_NONE;
 }
 
 struct Suspended {
@@ -579,8 +703,12 @@ PyObject* count_invocations(PyObject*, PyObject*) { return PyLong_FromUnsignedLo
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(frame_callback, classify_callback)"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call)), METH_FASTCALL,
-     "call(target, args, kwargs, root_code, token): call with the hook active on this thread; a token that is a list "
-     "holds units, whose checks are made before the callback is asked"},
+     "call(target, args, kwargs, root_code, token, owner): call with the hook active on this thread; a token that is a "
+     "list holds units, whose checks are made before the callback is asked"},
+    {"enter", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(enter)), METH_FASTCALL,
+     "enter(settings, target, root_code, args, kwargs): call with the units of the settings, if all is as usual"},
+    {"prepare_entry", prepare_entry, METH_VARARGS,
+     "prepare_entry(otherwise, set_torchs_callback, stances, default): what enter needs"},
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
     {"throw", throw_as_is, METH_O, "throw(exception): raise it as it is, its traceback and context kept"},

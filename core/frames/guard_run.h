@@ -349,6 +349,11 @@ class Run {
         return read_nth(object, step.index, true, step.base, notes, out);
       case StepKind::DICT:
         return read_dict(object, notes, out);
+      case StepKind::SHOWN:
+        if (!Py_IS_TYPE(object, &PyDictProxy_Type)) return NO;
+        out.value = Held::of(behind_proxy(object, notes));
+        out.fixed = notes != nullptr;
+        return YES;
       case StepKind::TYPE:
         if (notes) notes->type_of(object);
         out.value = Held::of(reinterpret_cast<PyObject*>(Py_TYPE(object)));
@@ -438,6 +443,18 @@ class Run {
                   notes->contents(step, object);
         return answer;
       }
+      case CheckKind::OWN_KEYS: {
+        if (!PyDict_Check(object)) return NO;
+        const Answer answer = same_dict_keys(object, check.expected);
+        implied = answer == YES && notes && notes->contents(step, object);
+        return answer;
+      }
+      case CheckKind::OWN_LENGTH:
+        if (!PyList_Check(object) && !PyTuple_Check(object)) return NO;
+        if (Py_SIZE(object) != check.numbers[0]) return NO;
+        if (notes) note_length(object, notes);
+        implied = notes != nullptr;
+        return YES;
       case CheckKind::HAS_KEY:
       case CheckKind::NO_KEY:
         return judge_key(check, object, notes, implied);

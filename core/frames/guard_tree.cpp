@@ -159,9 +159,11 @@ bool is_check(const Program& p, const Check& check) {
     case CheckKind::SAME:
     case CheckKind::NOT_SAME: return count == 2;
     case CheckKind::STORAGE: return count > 0 && check.numbers.size() == count;
-    case CheckKind::LENGTH: return count == 1 && check.numbers.size() == 1;
+    case CheckKind::LENGTH:
+    case CheckKind::OWN_LENGTH: return count == 1 && check.numbers.size() == 1;
     case CheckKind::TENSOR:
     case CheckKind::KEYS:
+    case CheckKind::OWN_KEYS:
     case CheckKind::MRO: return count == 1 && tuple;
     case CheckKind::MEMBER:
     case CheckKind::OWNER:

@@ -44,6 +44,7 @@ class StepKind(enum.IntEnum):
     LIST_ITEM = 9
     TUPLE_ITEM = 10
     WEAK = 11
+    SHOWN = 12
 
 
 class CheckKind(enum.IntEnum):
@@ -67,6 +68,8 @@ class CheckKind(enum.IntEnum):
     MRO = 15
     ANSWER = 16
     NO_VIEW = 17
+    OWN_LENGTH = 18
+    OWN_KEYS = 19
 
 
 def check_of(guards: GuardSet) -> GuardCheck:
@@ -238,7 +241,7 @@ class _Translation:
                 name, found = sys.intern(expected[0]), expected[1]
                 nothing = ABSENT if guard.kind == "MEMBER" else None
                 return guard.kind, (name,) if found is nothing else (name, found), ()
-            case "MRO" | "ANSWER":
+            case "MRO" | "ANSWER" | "OWN_KEYS":
                 return guard.kind, expected, ()
             case "NO_VIEW":
                 return guard.kind, None, ()
@@ -246,7 +249,7 @@ class _Translation:
                 return "SAME", None, ()
             case "SAME" | "NOT_SAME":
                 return guard.kind, None, ()
-            case "LENGTH":
+            case "LENGTH" | "OWN_LENGTH":
                 return guard.kind, None, (expected,)
             case "KEYS":
                 return ("KEYS" if expected else "EMPTY"), tuple(expected), ()
@@ -313,6 +316,8 @@ class _Translation:
                 return "VALUE", self.step(base), None, index
             case sources.DictSource(base):
                 return "DICT", self.step(base), None, 0
+            case sources.ShownSource(base):
+                return "SHOWN", self.step(base), None, 0
             case sources.TypeSource(base):
                 return "TYPE", self.step(base), None, 0
             case sources.BaseItemSource(base, cast, key) if cast in (dict, list, tuple):

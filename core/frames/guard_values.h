@@ -105,12 +105,9 @@ inline Answer same_ordered_keys(PyObject* dict, PyObject* expected) {
   return answer;
 }
 
-// Whether the keys of a dict are the expected ones, in order.
-inline Answer same_keys(PyObject* dict, PyObject* expected) {
-  const bool ordered = Py_TYPE(dict) == ordered_dict_type;
-  if (!is_dict_in_order(dict) && !ordered) return UNSURE;
+// Whether the keys of a dict, as the dict itself has them whatever its class makes of it, are the expected ones, in order.
+inline Answer same_dict_keys(PyObject* dict, PyObject* expected) {
   if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(expected)) return NO;
-  if (ordered) return same_ordered_keys(dict, expected);
   Py_ssize_t position = 0;
   PyObject *key, *value;
   for (Py_ssize_t n = 0; PyDict_Next(dict, &position, &key, &value); n++) {
@@ -118,6 +115,14 @@ inline Answer same_keys(PyObject* dict, PyObject* expected) {
     if (answer != YES) return answer;
   }
   return YES;
+}
+
+// Whether the keys of a dict are the expected ones, in order.
+inline Answer same_keys(PyObject* dict, PyObject* expected) {
+  const bool ordered = Py_TYPE(dict) == ordered_dict_type;
+  if (!is_dict_in_order(dict) && !ordered) return UNSURE;
+  if (ordered && PyDict_GET_SIZE(dict) == PyTuple_GET_SIZE(expected)) return same_ordered_keys(dict, expected);
+  return same_dict_keys(dict, expected);
 }
 
 }  // namespace turret

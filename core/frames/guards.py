@@ -228,6 +228,16 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
     )
 
 
+def own_keys(value: Any) -> Any:
+    """Keys of an instance of a subclass of dict, whatever the class makes of them."""
+    return dict.keys(value)
+
+
+def own_length(value: Any) -> int:
+    """How many items an instance of a subclass of list or tuple has, whatever the class makes of ``len``."""
+    return (list if isinstance(value, list) else tuple).__len__(value)
+
+
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
@@ -261,6 +271,12 @@ def _check_keys(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
         return f"not {held[0]}"
     writer.scope.setdefault("same_keys", same_keys)
     return f"same_keys({held[0]}, {writer.constant(guard.expected)})"
+
+
+def _check_own_keys(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    writer.scope.setdefault("same_keys", same_keys)
+    writer.scope.setdefault("own_keys", own_keys)
+    return f"same_keys(own_keys({held[0]}), {writer.constant(guard.expected)})"
 
 
 def _check_tensor(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
@@ -313,6 +329,8 @@ KINDS: dict[str, Check] = {
     "TENSOR": _check_tensor,
     "LENGTH": lambda g, w, h: f"len({h[0]}) == {g.expected}",
     "KEYS": _check_keys,
+    "OWN_LENGTH": _helper("own_length", own_length),
+    "OWN_KEYS": _check_own_keys,
     "HAS_KEY": lambda g, w, h: f"{w.constant(g.expected)} in {h[0]}",
     "NO_KEY": lambda g, w, h: f"{w.constant(g.expected)} not in {h[0]}",
     "IS": lambda g, w, h: f"{h[0]} is {h[1]}",

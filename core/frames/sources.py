@@ -6,8 +6,10 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import gc
 import operator
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -222,6 +224,20 @@ class CallSource(Source):
 
     def __str__(self) -> str:
         return f"{self.function.__name__}({self.base})"
+
+
+def shown_by(proxy: Any) -> Any:
+    """The mapping that a mappingproxy shows; raises ``TypeError`` for what is none."""
+    if type(proxy) is not types.MappingProxyType:
+        raise TypeError(f"{type(proxy).__name__} is no mappingproxy")
+    return gc.get_referents(proxy)[0]
+
+
+@attrs.frozen
+class ShownSource(CallSource):
+    """The mapping that a mappingproxy shows."""
+
+    function: Any = attrs.field(default=shown_by, init=False, eq=id)
 
 
 def _same_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,7 +12,8 @@ from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
 from turret.hooks.registration.covered_ops import cover
-from turret.torch_compat.operators.ops import HigherOrderOperator
+from turret.torch_compat.operators.native_functions import binding_of
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, flash_attention
 
 
 def out_variant(op: Any) -> Any | None:
@@ -182,7 +183,10 @@ def fast_callable(name: str) -> Any:
     torch's bindings parse arguments in generated C++ (1.0 us for a tiny ``mm``, against 1.7 us through the
     schema; torch 2.13, measured side by side).
     """
-    return _BINDINGS.get(name) or resolve_op(name)._op
+    if name in _BINDINGS:
+        return _BINDINGS[name]
+    op = resolve_op(name)
+    return (binding_of(op) if isinstance(op, OpOverload) else None) or op._op
 
 
 _BINDINGS = {
@@ -196,5 +200,6 @@ _BINDINGS = {
     "aten::mm.default": torch.mm,
     "aten::bmm.default": torch.bmm,
     "aten::addmm.default": torch.addmm,
-    "aten::convolution.default": torch.convolution,
+    # Its other overload takes scales of quantized operands as well.
+    "aten::_scaled_dot_product_flash_attention.default": flash_attention,
 }

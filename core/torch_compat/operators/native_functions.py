@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.utils._device
+
+from turret.torch_compat.operators.ops import OpOverload
 
 torch_c = torch._C
 """The module of them all; what a guard asks of the thread is asked of it."""
@@ -28,6 +31,30 @@ FUNCTION_HOMES: tuple[Any, ...] = (
     torch._VF,
 )
 """Modules of operations on tensors, and objects that act as such."""
+
+
+def binding_of(op: OpOverload) -> Callable[..., Any] | None:
+    """The function in C++ that calls just this op, and parses arguments by code that was generated for it.
+
+    None where there is none: a function that chooses among overloads, those beside that write to ``out``, may choose
+    another one, and one that makes tensors has other arguments than the op.
+    """
+    packet = op._overloadpacket
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    if op.namespace != "aten" or any(o is not op and not _writes_to_out(o) for o in overloads) or _writes_to_out(op):
+        return None
+    if any(argument.name == "layout" for argument in op._schema.arguments):
+        return None
+    name = op._schema.name.partition("::")[2]
+    found: Callable[..., Any] | None = next((f for home in _BINDINGS if (f := getattr(home, name, None))), None)
+    return found
+
+
+def _writes_to_out(op: OpOverload) -> bool:
+    return any(argument.is_out for argument in op._schema.arguments)
+
+
+_BINDINGS = FUNCTION_HOMES[:-1]
 device_constructors = torch.utils._device._device_constructors
 """The functions that a default device is an argument of."""
 group_tensors_by_device_and_dtype = torch._C._group_tensors_by_device_and_dtype

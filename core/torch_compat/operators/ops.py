@@ -10,6 +10,8 @@ import torch._ops
 
 linear = torch._C._nn.linear
 """``torch.nn.functional.linear``, whatever a program has put in its place."""
+flash_attention = torch._scaled_dot_product_flash_attention
+"""The function of that op, without scales of quantized operands."""
 OpOverload = torch._ops.OpOverload
 """One overload of an operator, as targets of nodes are: its schema, tags and kernels."""
 OpOverloadPacket = torch._ops.OpOverloadPacket

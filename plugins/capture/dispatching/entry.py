@@ -16,7 +16,7 @@ from turret.frames.frame_hook import keep_torch_off
 from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import CapturedGraph
-from turret.plugins.capture.dispatching.dispatch import Settings, enter, holds_tensors
+from turret.plugins.capture.dispatching.dispatch import Settings, enter, holds_tensors, quickest_enter
 from turret.plugins.capture.python.disabled import without_wrapper
 
 CACHE_KEY = "turret.plugins.capture"
@@ -50,7 +50,7 @@ def turret_capture(
         nonlocal run
         result = enter(settings, target, root, args, kwargs)
         if settings.graphs or report_nothing_captured(settings, target, (args, kwargs, result)):
-            run = enter
+            run = quickest_enter()
         return result
 
     run = watched

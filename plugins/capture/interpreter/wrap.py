@@ -26,10 +26,12 @@ from turret.frames.sources import (
     CallSource,
     ItemSource,
     KeySource,
+    ShownSource,
     Source,
     TypeSource,
     ValueSource,
     WeakSource,
+    shown_by,
 )
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
@@ -301,11 +303,11 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _mapping_proxy(t: Tracer, object: Any, source: Source) -> Value:
-    shown = lookups.dict_of_proxy(object)
+    shown = shown_by(object)
     if type(shown) not in (dict, collections.OrderedDict, collections.defaultdict):
         return _opaque(t, object, source)
     t.guards.take("TYPE", source, types.MappingProxyType)
-    owner = t.wrap(shown, CallSource(source, lookups.dict_of_proxy))
+    owner = t.wrap(shown, ShownSource(source))
     return MappingProxy(owner, source) if type(owner) is Dict else _opaque(t, object, source)
 
 
@@ -462,10 +464,10 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
     if isinstance(object, (set, frozenset)):
         return _set_inside(t, object, source)
     if isinstance(object, list):
-        t.guards.take("CALL", source, (list.__len__, list.__len__(object)))
+        t.guards.take("OWN_LENGTH", source, list.__len__(object))
         return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
     if isinstance(object, tuple):
-        t.guards.take("CALL", source, (tuple.__len__, tuple.__len__(object)))
+        t.guards.take("OWN_LENGTH", source, tuple.__len__(object))
         return Tuple(
             [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
         )
@@ -483,7 +485,7 @@ def _dict_inside(t: Tracer, object: dict, source: Source) -> Value:
     base = next(b for b in (collections.OrderedDict, collections.defaultdict, dict) if isinstance(object, b))
     if not all(map(_plain_key, dict.keys(object))):
         return Opaque(object, source)
-    t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
+    t.guards.take("OWN_KEYS", source, tuple(dict.keys(object)))
     items: dict[Any, tuple[Value, Value]] = {
         k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)
     }

@@ -112,11 +112,6 @@ def slice_of(modules: Any, bounds: slice) -> Any:
     return made
 
 
-def dict_keys(value: dict) -> tuple:
-    """Keys of an instance of a subclass of dict, whatever the class makes of them."""
-    return tuple(dict.keys(value))
-
-
 def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     """An array of numpy as something that compares equal for equal numbers, nan included."""
     return array.dtype.str, array.shape, array.tobytes()
@@ -193,11 +188,6 @@ def at_recursion_limit(least: int) -> Iterator[None]:
 def recursion_limit(system: Any) -> int:
     """How deep calls of the program may be; while capturing, when that is deeper, too."""
     return _limits_of_programs[0] if _limits_of_programs else system.getrecursionlimit()
-
-
-def dict_of_proxy(proxy: types.MappingProxyType) -> Any:
-    """What a mappingproxy shows."""
-    return gc.get_referents(proxy)[0]
 
 
 def items_left(iterator: Any) -> Any:

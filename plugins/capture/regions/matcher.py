@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import fx, nn
 
-from turret.frames.guards import Guard, same_constant, same_keys
+from turret.frames.guards import Guard, own_keys, own_length, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
 from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
@@ -247,6 +247,8 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "EQUALS": same_constant,
     "LENGTH": lambda found, expected: len(found) == expected,
     "KEYS": lambda found, expected: same_keys(found, expected) if expected else not found,
+    "OWN_LENGTH": lambda found, expected: own_length(found) == expected,
+    "OWN_KEYS": lambda found, expected: same_keys(own_keys(found), expected),
     "HAS_KEY": lambda found, expected: expected in found,
     "NO_KEY": lambda found, expected: expected not in found,
     "TENSOR": lambda found, expected: isinstance(found, torch.Tensor) and expected.holds(found),

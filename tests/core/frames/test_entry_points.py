@@ -23,7 +23,13 @@ def test_no_arguments_crash_them(seed):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(3, (), None, None, None), (len, [], None, None, None), (len, (), 3, None, None), (len, (), None, 3, None), ()],
+    [
+        (3, (), None, None, None, None),
+        (len, [], None, None, None, None),
+        (len, (), 3, None, None, None),
+        (len, (), None, 3, None, None),
+        (),
+    ],
 )
 def test_a_call_takes_a_callable_and_what_it_is_called_with(arguments):
     with pytest.raises(TypeError, match="call takes"):
@@ -31,7 +37,7 @@ def test_a_call_takes_a_callable_and_what_it_is_called_with(arguments):
 
 
 @pytest.mark.parametrize(
-    "step", [(12, 0, None, 0), (2, 0, "x", 0), (0, -1, None, 5), (1, 3, None, 0), (11, -1, 3, 0), 3]
+    "step", [(13, 0, None, 0), (2, 0, "x", 0), (0, -1, None, 5), (1, 3, None, 0), (11, -1, 3, 0), 3]
 )
 def test_a_step_refers_to_what_is_there(step):
     with pytest.raises(TypeError, match="no step of a tree"):

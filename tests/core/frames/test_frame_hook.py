@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import turret
-from turret.frames import guard_tree
+from turret.frames import frame_hook, guard_tree
 from turret.plugins.capture.dispatching import dispatch
 
 OPTIONS = {"capture": "turret", "cache": False, "on_error": "raise"}
@@ -112,7 +113,7 @@ def test_units_are_left_to_the_callback_while_hooks_save_tensors(hook):
     unit = types.SimpleNamespace(check=lambda *call: True, run=lambda *call: "chosen")
 
     def call():
-        return hook.call(add, (1, 2), None, add.__code__, [unit])
+        return hook.call(add, (1, 2), None, add.__code__, [unit], None)
 
     assert call() == "chosen"
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
@@ -120,6 +121,38 @@ def test_units_are_left_to_the_callback_while_hooks_save_tensors(hook):
         with concurrent.futures.ThreadPoolExecutor(1) as other:
             assert other.submit(call).result() == "chosen"
     assert call() == "chosen"
+
+
+def test_quick_entries_leave_torchs_callback_as_it_was_and_see_another_stance(hook):
+    ran = []
+
+    @torch.compiler.disable
+    def check(x):
+        ran.append(hook.is_installed())
+        if x.sum() < 0:
+            raise ValueError("mine")
+
+    def program(x):
+        check(x)
+        return x + 1
+
+    compiled = turret.compile(program, options={**OPTIONS, "on_error": "fallback"})
+    hook.watch_hooks(guard_tree.load().hooks_question())
+    compiled(torch.ones(2))
+    before = frame_hook.set_torchs_callback(False)
+    try:
+        for x in (torch.ones(2), -torch.ones(2)):
+            with contextlib.nullcontext() if x[0] > 0 else pytest.raises(ValueError, match="mine"):
+                assert torch.equal(compiled(x), x + 1)
+            assert frame_hook.set_torchs_callback(False) is False
+    finally:
+        frame_hook.set_torchs_callback(before)
+    for stance in (turret.set_stance, torch.compiler.set_stance):
+        ran.clear()
+        with stance("force_eager"):
+            compiled(torch.ones(2))
+        compiled(torch.ones(2))
+        assert ran == [False, True]
 
 
 def test_generators_and_coroutines_pass_through(hook):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
 from turret.frames import guard_tree
-from turret.frames.guards import Guard, GuardSet, TensorProperties, global_state, storage_pattern
+from turret.frames.guards import Guard, GuardSet, TensorProperties, global_state, own_length, storage_pattern
 from turret.frames.sources import (
     AttrSource,
     BaseItemSource,
@@ -31,6 +31,7 @@ from turret.frames.sources import (
     ItemSource,
     KeySource,
     LocalSource,
+    ShownSource,
     SizeSource,
     Source,
     TypeSource,
@@ -159,6 +160,7 @@ def steps(source: Source, value: Any, rng: random.Random) -> Iterator[Source]:
     key = rng.choice(["a", "z", "0", 0, 1, -1, 2.5, True, "inner", "limit"])
     yield ItemSource(source, key)
     yield BaseItemSource(source, rng.choice([dict, list, tuple]), key)
+    yield ShownSource(source)
     yield rng.choice([KeySource, ValueSource])(source, rng.randrange(3))
     if isinstance(value, dict) and value:
         yield ItemSource(source, rng.choice([k for k in dict.keys(value)]))
@@ -190,6 +192,10 @@ def guards_on(source: Source, value: Any, rng: random.Random, values: list[Any])
     if isinstance(value, (dict, set, types.MappingProxyType)):
         yield Guard("KEYS", source, tuple(value))
         yield Guard("KEYS", source, ())
+    if isinstance(value, dict):
+        yield Guard("OWN_KEYS", source, tuple(dict.keys(value)))
+    if isinstance(value, (list, tuple)):
+        yield Guard("OWN_LENGTH", source, own_length(value))
     if isinstance(value, torch.Tensor):
         yield Guard("TENSOR", source, TensorProperties.of(value, frozenset(rng.choice([(), (0,)]))))
         yield Guard("SIZES", SizeSource(source, 0), "{0} >= 2")
@@ -463,6 +469,53 @@ def test_the_order_of_an_ordered_dict_is_seen_to_change() -> None:
     warm(check, thing)
     thing.table.move_to_end("a")
     assert not check(None, thing)
+
+
+def test_what_lies_in_containers_of_a_programs_classes_is_seen_natively_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Table(dict):
+        def keys(self) -> Any:
+            RAN.append("keys")
+            return ()
+
+    class Row(list):
+        def __len__(self) -> int:
+            RAN.append("__len__")
+            return 0
+
+    thing = Thing()
+    thing.table, thing.row, thing.pair = Table(a=1, b=2), Row([1, 2]), collections.namedtuple("Pair", "a b")(1, 2)
+    shown = types.MappingProxyType(collections.OrderedDict(a=1))
+    thing.shown = shown
+    check = check_of(
+        Guard("ID", SELF, thing),
+        Guard("OWN_KEYS", AttrSource(SELF, "table"), ("a", "b")),
+        Guard("OWN_LENGTH", AttrSource(SELF, "row"), 2),
+        Guard("OWN_LENGTH", AttrSource(SELF, "pair"), 2),
+        Guard("TYPE", ShownSource(AttrSource(SELF, "shown")), collections.OrderedDict),
+        Guard("KEYS", ShownSource(AttrSource(SELF, "shown")), ("a",)),
+    )
+    RAN.clear()
+    monkeypatch.setattr(GuardSet, "compile_python", None)
+    warm(check, thing)
+    for change, back in (
+        (lambda: thing.table.update(c=1), lambda: thing.table.pop("c")),
+        (
+            lambda: thing.table.__setitem__("a", thing.table.pop("a")),
+            lambda: thing.table.update(b=thing.table.pop("b")),
+        ),
+        (lambda: thing.row.append(3), lambda: thing.row.pop()),
+        (lambda: setattr(thing, "pair", (1,)), lambda: setattr(thing, "pair", (1, 2))),
+        (lambda: setattr(thing, "shown", types.MappingProxyType({"a": 1})), lambda: setattr(thing, "shown", shown)),
+        (lambda: setattr(thing, "shown", {"a": 1}), lambda: setattr(thing, "shown", shown)),
+    ):
+        change()
+        assert not check(None, thing)
+        back()
+        assert check(None, thing)
+    gc.get_referents(shown)[0]["b"] = 2
+    assert not check(None, thing) and not RAN
 
 
 def test_items_of_a_dict_with_defaults_are_seen_natively_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
