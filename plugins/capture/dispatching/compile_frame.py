@@ -93,7 +93,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     specialized: frozenset[str] = frozenset()
     with lookups.at_recursion_limit(_RECURSION):
         while True:
-            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized)
+            sizes_of_data, whole = settings.data_dependent, _never_breaks(settings)
+            policy = Policy(dynamic, history, *sizes_of_data, reuse, several, specialized, whole=whole)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()

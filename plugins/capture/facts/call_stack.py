@@ -69,6 +69,10 @@ class CallStack:
             self.raised = self.lines()
         self.frames.pop()
 
+    def catches(self) -> bool:
+        """Whether some frame handles an exception of its current instruction, if only to raise it again."""
+        return any(frame.catches() for frame in self.frames)
+
     def stop_here(self) -> bool:
         """Count a step of the root frame; whether this is the one to stop at."""
         self.step += 1

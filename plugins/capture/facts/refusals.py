@@ -57,7 +57,7 @@ def _error_of(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
         with disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
             getattr(args[0], target)(*args[1:], **kwargs) if op == "call_method" else target(*args, **kwargs)
     except Exception as error:
-        return error
+        return error.with_traceback(None)  # which would keep the tensors
     return None
 
 

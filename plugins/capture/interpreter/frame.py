@@ -170,6 +170,10 @@ class Frame:
         self.push(exception)
         self.index = entry.target
 
+    def catches(self) -> bool:
+        """Whether there is a handler of what the current instruction raises."""
+        return self.decoded.handler(self.current) is not None
+
     def passes_on(self) -> bool:
         """Whether the current instruction raises again what was raised before: its traceback stays as it is."""
         instruction = self.instructions[self.current]

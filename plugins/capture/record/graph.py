@@ -548,13 +548,20 @@ class GraphRecorder:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             if isinstance(error, DynamicOutputShapeException):
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
-            if (refused := eager_error(op, target, fakes, named_fakes, error)) is not None:
-                raise self.t.raised_from(refused) from None
-            first = str(error).strip().split("\n")[0]
-            unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
-            if takes_no_symbols(error):
-                unsupported.floats = self._floats_in((fakes, named_fakes))
-            raise unsupported from error
+            refused = self._error_in_eager(op, target, fakes, named_fakes, error)
+            if refused is None:
+                first = str(error).strip().split("\n")[0]
+                unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
+                if takes_no_symbols(error):
+                    unsupported.floats = self._floats_in((fakes, named_fakes))
+                raise unsupported from error
+        raise self.t.raised_from(refused)  # where the fakes' error, and the frames that it keeps, are gone
+
+    def _error_in_eager(self, op: str, target: Any, fakes: list, named: dict, error: Exception) -> Exception | None:
+        """What the program is told that an operation raised; None where it had better be raised outside of the graph."""
+        if not self.t.policy.whole and not self.t.call_stack.catches():
+            return None
+        return eager_error(op, target, fakes, named, error)
 
     def _floats_in(self, arguments: Any) -> frozenset[Source]:
         """The floats that change among the arguments of a call."""
