@@ -27,6 +27,15 @@ class Watch:
 
 def captured(target: Callable, watch: Watch) -> Callable:
     """``target`` with its frames captured and its graphs run eagerly; internal errors of capture are raised."""
+    return _captured(target, watch, False, None)
+
+
+def captured_whole(target: Callable, watch: Watch, dynamic: bool | None) -> Callable:
+    """``target`` captured as one graph, or not at all; the graph runs eagerly."""
+    return _captured(target, watch, True, dynamic)
+
+
+def _captured(target: Callable, watch: Watch, fullgraph: bool, dynamic: bool | None) -> Callable:
     manager = plugin_manager.create((watch,))
     options = {"on_error": "raise"}
     context = create_context(plugin_manager.configure(manager, None, options), manager)
@@ -35,7 +44,9 @@ def captured(target: Callable, watch: Watch) -> Callable:
         watch.events.setdefault("graph", []).append(graph.name)
         return eagerly(graph.module)
 
-    return turret_capture(context=context, target=target, compile_graph=compile_graph, fullgraph=False, dynamic=None)  # type: ignore[return-value]
+    return turret_capture(
+        context=context, target=target, compile_graph=compile_graph, fullgraph=fullgraph, dynamic=dynamic
+    )  # type: ignore[return-value]
 
 
 def compiled(target: Callable, watch: Watch) -> Callable:
@@ -45,3 +56,11 @@ def compiled(target: Callable, watch: Watch) -> Callable:
     return turret.compile(
         target, options={"capture": "turret", "on_error": "fallback", "fallback_random": True}, plugins=[watch]
     )
+
+
+def compiled_whole(target: Callable, watch: Watch, dynamic: bool | None) -> Callable:
+    """``target`` compiled as one graph, or not at all; kernels check their accesses, and are not optimised."""
+    import turret
+
+    options = {"on_error": "raise", "cache": False, "check_bounds": True, "cpp_flags": "-O0"}
+    return turret.compile(target, fullgraph=True, dynamic=dynamic, options=options, plugins=[watch])
