@@ -27,17 +27,17 @@ class Watch:
 
 def captured(target: Callable, watch: Watch) -> Callable:
     """``target`` with its frames captured and its graphs run eagerly; internal errors of capture are raised."""
-    return _captured(target, watch, False, None)
+    return _captured(target, watch, False, None, "raise")
 
 
-def captured_whole(target: Callable, watch: Watch, dynamic: bool | None) -> Callable:
+def captured_whole(target: Callable, watch: Watch, dynamic: bool | None, on_error: str) -> Callable:
     """``target`` captured as one graph, or not at all; the graph runs eagerly."""
-    return _captured(target, watch, True, dynamic)
+    return _captured(target, watch, True, dynamic, on_error)
 
 
-def _captured(target: Callable, watch: Watch, fullgraph: bool, dynamic: bool | None) -> Callable:
+def _captured(target: Callable, watch: Watch, fullgraph: bool, dynamic: bool | None, on_error: str) -> Callable:
     manager = plugin_manager.create((watch,))
-    options = {"on_error": "raise"}
+    options = {"on_error": on_error}
     context = create_context(plugin_manager.configure(manager, None, options), manager)
 
     def compile_graph(graph: Any) -> Callable:
@@ -58,9 +58,9 @@ def compiled(target: Callable, watch: Watch) -> Callable:
     )
 
 
-def compiled_whole(target: Callable, watch: Watch, dynamic: bool | None) -> Callable:
+def compiled_whole(target: Callable, watch: Watch, dynamic: bool | None, on_error: str) -> Callable:
     """``target`` compiled as one graph, or not at all; kernels check their accesses, and are not optimised."""
     import turret
 
-    options = {"on_error": "raise", "cache": False, "check_bounds": True, "cpp_flags": "-O0"}
+    options = {"on_error": on_error, "cache": False, "check_bounds": True, "cpp_flags": "-O0"}
     return turret.compile(target, fullgraph=True, dynamic=dynamic, options=options, plugins=[watch])

@@ -36,7 +36,7 @@ DYNAMIC, GRADIENTS, MARKED = None, False, False
 """What a program finds in its module; the last line are settings, which it may give anew."""
 
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp)
-_FEATURES = ("checks", "writes", "loops", "branches", "masks", "floats", "bools")
+_FEATURES = ("checks", "writes", "loops", "masks", "floats", "bools", "branches")
 _RESULTS = ("int", "float", "bool", "vec", "mat", "ten", "mask", "places", "scalar", "shape")
 
 
@@ -45,7 +45,7 @@ class DataWriter(Grammar):
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(f"data {seed}")
-        self.features = frozenset(f for f in _FEATURES if self.random.random() < 0.6)
+        self.features = frozenset(f for f in _FEATURES if self.random.random() < (0.15 if f == "branches" else 0.6))
         self.kinds: dict[str, list[str]] = {"vec": ["x"], "mat": ["w"], "places": ["m"]}
         self.lines: list[str] = []
         self.indent = "    "
@@ -67,7 +67,15 @@ class DataWriter(Grammar):
 
     @rule("int", 6)
     def leaf_int(self, d: int) -> str:
-        return self.one("int(m[0])", "m[1].item()", "int(m[2])", "m.max().item()", "int(m.min())", "m.tolist()[0]", "int((x > 1).sum())")
+        return self.one(
+            "int(m[0])",
+            "m[1].item()",
+            "int(m[2])",
+            "m.max().item()",
+            "int(m.min())",
+            "m.tolist()[0]",
+            "int((x > 1).sum())",
+        )
 
     @rule("int", 1)
     def leaf_int_of_shape(self, d: int) -> str:
@@ -84,8 +92,8 @@ class DataWriter(Grammar):
         return self.one(
             f"({i} + {j})", f"({i} - {j})", f"({i} * {c})", f"({i} // {self.one('2', '3', '-2', j)})", f"({i} % {self.one('2', '3', '-3', j)})",
             f"(-{i})", f"abs({i})", f"max({i}, {c})", f"max({c}, {i})", f"min({i}, {j})", f"max(0, {i})", f"min(5, max(0, {i}))",
-            f"({i} * {j})", f"({i} + {c})", f"({i} - {c})", f"({i} ** 2)", f"sum(m.tolist())", f"divmod({i}, 2)[1]", f"({i} << 1)", f"({i} & 3)",
-            f"({i} | 1)", f"({i} >> 1)", f"(~{i})", f"max(m.tolist())", f"torch.sym_max({i}, {j})", f"torch.sym_min({i}, {c})", f"operator.index({i})",
+            f"({i} * {j})", f"({i} + {c})", f"({i} - {c})", f"({i} ** 2)", "sum(m.tolist())", f"divmod({i}, 2)[1]", f"({i} << 1)", f"({i} & 3)",
+            f"({i} | 1)", f"({i} >> 1)", f"(~{i})", "max(m.tolist())", f"torch.sym_max({i}, {j})", f"torch.sym_min({i}, {c})", f"operator.index({i})",
         )  # fmt: skip
 
     @rule("int", 1.5, "floats")
@@ -96,13 +104,29 @@ class DataWriter(Grammar):
     @rule("int", 1.5, "bools")
     def int_of_bool(self, d: int) -> str:
         b, i = self.some("bool", d), self.some("int", d)
-        return self.one(f"int({b})", f"({b} + {i})", f"({b} * {i})", f"(+{b})", f"({b} + {self.some('bool', 0)})", f"torch.sym_ite({b}, {i}, 2)")
+        return self.one(
+            f"int({b})",
+            f"({b} + {i})",
+            f"({b} * {i})",
+            f"(+{b})",
+            f"({b} + {self.some('bool', 0)})",
+            f"torch.sym_ite({b}, {i}, 2)",
+        )
 
     # Floats.
 
     @rule("float", 5)
     def leaf_float(self, d: int) -> str:
-        return self.one("t[0].item()", "float(t[1])", "t.tolist()[2]", "x.sum().item()", "t.max().item()", "float(x.amax())", "t.sum().item()", "float(t[0])")
+        return self.one(
+            "t[0].item()",
+            "float(t[1])",
+            "t.tolist()[2]",
+            "x.sum().item()",
+            "t.max().item()",
+            "float(x.amax())",
+            "t.sum().item()",
+            "float(t[0])",
+        )
 
     @rule("float", 1)
     def leaf_float_of_int(self, d: int) -> str:
@@ -111,11 +135,15 @@ class DataWriter(Grammar):
 
     @rule("float", 5)
     def float_of_floats(self, d: int) -> str:
-        f, g, c = self.some("float", d), self.some("float", d), self.one("0.5", "2.0", "0.0", "-0.0", "1", "0", "-1.5", "3")
+        f, g, c = (
+            self.some("float", d),
+            self.some("float", d),
+            self.one("0.5", "2.0", "0.0", "-0.0", "1", "0", "-1.5", "3"),
+        )
         return self.one(
             f"({f} + {g})", f"({f} - {g})", f"({f} * {g})", f"({f} / {c})", f"({c} / {f})", f"({f} * {c})", f"({c} * {f})", f"({f} - {c})", f"({c} - {f})",
             f"(-{f})", f"abs({f})", f"max({f}, {c})", f"max({c}, {f})", f"min({f}, {g})", f"min({c}, {f})", f"round({f}, 1)", f"({f} ** 2)", f"({f} // {c})",
-            f"({f} % {c})", f"({f} + {c})", f"max({f}, {g})", f"(+{f})", f"({f} / {g})", f"sum(t.tolist())", f"max(t.tolist())", f"({f} + {self.some('int', 0)})",
+            f"({f} % {c})", f"({f} + {c})", f"max({f}, {g})", f"(+{f})", f"({f} / {g})", "sum(t.tolist())", "max(t.tolist())", f"({f} + {self.some('int', 0)})",
             f"({f} * {self.some('int', 0)})", f"({self.some('int', 0)} - {f})", f"({f} ** 0.5)", f"torch.sym_float({self.some('int', 0)})",
             f"float(max({f}, 1))", f"max({f}, {self.some('int', 0)})", f"min({self.some('int', 0)}, {f})", f"({f} ** {self.some('int', 0)})", f"divmod({f}, 2)[0]",
         )  # fmt: skip
@@ -138,7 +166,16 @@ class DataWriter(Grammar):
 
     @rule("bool", 2)
     def leaf_bool(self, d: int) -> str:
-        return self.one("bool(x[0] > 0)", "(m > 1).any().item()", "bool((t > 0).all())", "(m > 2).tolist()[0]", "t.isnan().any().item()", "bool(m[0])", "bool(t[1])", "torch.isfinite(t[0]).item()")
+        return self.one(
+            "bool(x[0] > 0)",
+            "(m > 1).any().item()",
+            "bool((t > 0).all())",
+            "(m > 2).tolist()[0]",
+            "t.isnan().any().item()",
+            "bool(m[0])",
+            "bool(t[1])",
+            "torch.isfinite(t[0]).item()",
+        )
 
     @rule("bool", 4)
     def bool_of_numbers(self, d: int) -> str:
@@ -204,7 +241,7 @@ class DataWriter(Grammar):
         v, k, n = self.some("vec", d), self.var("mask"), self.some(self.one("int", "float"), 0)
         return self.one(
             f"{v}[{v} > {n}]", f"{v}[{v} < {n}]", f"torch.masked_select({v}, {v} > {n})", f"({v} > {n}).nonzero().squeeze(1) * 1.0", f"({v} > {n}).nonzero().squeeze(-1) * 0.5", f"{v}.unique()", f"{v}.clamp(max={n}).unique()",
-            f"torch.where({v} > {n})[0] * 1.0", f"{v}[({v} > {n}).nonzero().flatten()]", f"x[{k}]", f"{v}.repeat_interleave({v}.detach().clamp(0, 3).to(torch.int64))", f"torch.arange(3.0).repeat_interleave(m.clamp(0, 3))", f"torch.bincount(m.clamp(0)) * 1.0",
+            f"torch.where({v} > {n})[0] * 1.0", f"{v}[({v} > {n}).nonzero().flatten()]", f"x[{k}]", f"{v}.repeat_interleave({v}.detach().clamp(0, 3).to(torch.int64))", "torch.arange(3.0).repeat_interleave(m.clamp(0, 3))", "torch.bincount(m.clamp(0)) * 1.0",
             f"{v}[torch.isnan({v}) == False]", f"torch.unique_consecutive({v})", f"torch.argwhere({v} > {n})[:, 0] * 1.0", f"{v}.index_select(0, ({v} > {n}).nonzero().view(-1))", f"{v}.masked_scatter({v} > {n}, {v}[{v} > {n}] * 2)",
             f"{v}.unique(return_counts=True)[1] * 1.0", f"torch.bincount(m.abs(), minlength={n if isinstance(n, int) else 2}) * 1.0", f"{v}.unique(return_inverse=True)[1] * 1.0", f"w[w > {n}]", f"w[{self.one('w[:, 0]', 'w.sum(1)')} > {n}].sum(0)",
         )  # fmt: skip
@@ -290,17 +327,72 @@ class DataWriter(Grammar):
     @rule("mask", 1)
     def leaf_mask(self, d: int) -> str:
         n = self.some(self.one("float", "int"), 1)
-        return self.one(f"(x > {n})", f"(x <= {n})", f"(x == {n})", "(x != x)", f"torch.isin(x, torch.arange({self.some('int', 0)}))", f"(x > 0) & {self.some('bool', 0)}", f"torch.isclose(x, torch.full((), {self.some('float', 0)}, dtype=x.dtype))", f"torch.full((5,), {self.some('bool', 0)})")
+        return self.one(
+            f"(x > {n})",
+            f"(x <= {n})",
+            f"(x == {n})",
+            "(x != x)",
+            f"torch.isin(x, torch.arange({self.some('int', 0)}))",
+            f"(x > 0) & {self.some('bool', 0)}",
+            f"torch.isclose(x, torch.full((), {self.some('float', 0)}, dtype=x.dtype))",
+            f"torch.full((5,), {self.some('bool', 0)})",
+        )
 
     @rule("places", 1)
     def leaf_places(self, d: int) -> str:
         i, v = self.some("int", 1), self.var("vec")
-        return self.one(f"torch.arange({i})", f"torch.full((2,), {i})", f"(m * {i})", f"(m // {i})", f"(m % {i})", f"torch.bincount(m.clamp(0))", f"({v} > {i}).nonzero()", f"m.clamp(max={i})", f"torch.tensor([{i}, 2])", f"({v} > 0).cumsum(0)", f"m + {self.some('bool', 0)}", f"m[:{i}]", f"(m << {i})", f"(m & {i})", f"m * {self.some('float', 0)}", f"torch.where(m > 1, m, {i})", f"{v}.argsort()")
+        return self.one(
+            f"torch.arange({i})",
+            f"torch.full((2,), {i})",
+            f"(m * {i})",
+            f"(m // {i})",
+            f"(m % {i})",
+            "torch.bincount(m.clamp(0))",
+            f"({v} > {i}).nonzero()",
+            f"m.clamp(max={i})",
+            f"torch.tensor([{i}, 2])",
+            f"({v} > 0).cumsum(0)",
+            f"m + {self.some('bool', 0)}",
+            f"m[:{i}]",
+            f"(m << {i})",
+            f"(m & {i})",
+            f"m * {self.some('float', 0)}",
+            f"torch.where(m > 1, m, {i})",
+            f"{v}.argsort()",
+        )
 
     @rule("shape", 1)
     def leaf_shape(self, d: int) -> str:
-        v, i, f, b = self.var(self.one("vec", "mat", "ten")), self.some("int", 1), self.some("float", 0), self.some("bool", 0)
-        return self.one(f"{v}.shape", f"tuple({v}.shape)", f"{v}.size()", f"({i}, {f}, {b})", f"[{i}, 2 * {i}]", f"{{'n': {i}}}", f"{v}.stride()", f"torch.broadcast_shapes(({i}, 1), (5,))", "m.tolist()", "t.tolist()", "(m > 1).tolist()", f"divmod({i}, 2)", f"[q * 2 for q in m.tolist()]", f"sorted(m.tolist())", f"{v}.tolist()", f"str({i})", f"f'{{{f}:.2f}}'", f"range({i})", f"slice({i})", f"torch.Size([{i}])", f"({b}, not {b})", f"dict(zip('abc', t.tolist()))")
+        v, i, f, b = (
+            self.var(self.one("vec", "mat", "ten")),
+            self.some("int", 1),
+            self.some("float", 0),
+            self.some("bool", 0),
+        )
+        return self.one(
+            f"{v}.shape",
+            f"tuple({v}.shape)",
+            f"{v}.size()",
+            f"({i}, {f}, {b})",
+            f"[{i}, 2 * {i}]",
+            f"{{'n': {i}}}",
+            f"{v}.stride()",
+            f"torch.broadcast_shapes(({i}, 1), (5,))",
+            "m.tolist()",
+            "t.tolist()",
+            "(m > 1).tolist()",
+            f"divmod({i}, 2)",
+            "[q * 2 for q in m.tolist()]",
+            "sorted(m.tolist())",
+            f"{v}.tolist()",
+            f"str({i})",
+            f"f'{{{f}:.2f}}'",
+            f"range({i})",
+            f"slice({i})",
+            f"torch.Size([{i}])",
+            f"({b}, not {b})",
+            "dict(zip('abc', t.tolist()))",
+        )
 
     # Statements.
 
@@ -308,7 +400,16 @@ class DataWriter(Grammar):
         way = self.random.random()
         if way < 0.12 and "checks" in self.features:
             i = self.var("int")
-            self.line(self.one(f"torch._check({i} >= 0)", f"torch._check({i} <= 5)", f"torch._check_is_size({i})", f"torch._check({i} != 1)", f"torch._check({i} > 0, lambda: 'too small')", f"torch._check({self.var('float')} < 9)"))
+            self.line(
+                self.one(
+                    f"torch._check({i} >= 0)",
+                    f"torch._check({i} <= 5)",
+                    f"torch._check_is_size({i})",
+                    f"torch._check({i} != 1)",
+                    f"torch._check({i} > 0, lambda: 'too small')",
+                    f"torch._check({self.var('float')} < 9)",
+                )
+            )
         elif way < 0.2 and "writes" in self.features:
             self.write()
         elif way < 0.28 and "loops" in self.features:
@@ -331,14 +432,24 @@ class DataWriter(Grammar):
         made = self.kinds[kind][-1]
         i = self.some("int", 0)
         self.line(f"for k in {self.one('range(3)', 'range(2)', 'm.tolist()', 't.tolist()', f'range({i})')}:")
-        step = self.one(f"{made} * {n} + k", f"{made} + k", f"{made} * k", f"{made}[:k]", f"torch.cat([{made}, {made}])[:{i}]", f"{made} + {made}.shape[0]")
+        step = self.one(
+            f"{made} * {n} + k",
+            f"{made} + k",
+            f"{made} * k",
+            f"{made}[:k]",
+            f"torch.cat([{made}, {made}])[:{i}]",
+            f"{made} + {made}.shape[0]",
+        )
         self.line(f"    {made} = {step}")
 
     def branch(self) -> None:
         b, i, v = self.some("bool", 1), self.some("int", 1), self.var("vec")
         self.bind(
             "vec",
-            self.one(f"torch.cond({b}, longer, kept, ({v},))", f"torch.cond({i} > 1, longer, kept, ({v},))", f"torch.cond({i} > {v}.shape[0], lambda q: q * 2, lambda q: q - {i}, ({v},))", f"torch.cond(x.sum() > 0, lambda q: q[:1] + {i}, lambda q: q[1:2] * 2, ({v},))", f"({v} if {b} else {v} * 2)", f"torch.where(torch.tensor({b}), {v}, {v} * {i})"),
+            self.one(
+                f"torch.cond({b}, longer, kept, ({v},))", f"torch.cond({i} > 1, longer, kept, ({v},))", f"torch.cond({i} > {v}.shape[0], kept, longer, ({v},))", f"torch.cond(x.sum() > 0, longer, kept, ({v},))",
+                f"({v} if {b} else {v} * 2)", f"torch.where(torch.tensor({b}), {v}, {v} * {i})", f"torch.cond(torch.tensor({b}), longer, kept, ({v},))",
+            ),
         )  # fmt: skip
 
     def program(self) -> str:
@@ -372,7 +483,17 @@ def data_program_of(seed: int) -> str:
     return DataWriter(seed).program()
 
 
-_SIMPLEST = {"i": "2", "f": "1.5", "b": "True", "v": "x * 1", "m": "w * 1", "t": "x * 1", "k": "x > 1", "p": "m * 1", "s": "x.sum()"}
+_SIMPLEST = {
+    "i": "2",
+    "f": "1.5",
+    "b": "True",
+    "v": "x * 1",
+    "m": "w * 1",
+    "t": "x * 1",
+    "k": "x > 1",
+    "p": "m * 1",
+    "s": "x.sum()",
+}
 """What stands in for an expression, by the first letter of the variable that it is bound to."""
 
 

@@ -26,11 +26,18 @@ class Refused(Exception):
     """The program is not one graph, or not one that is compiled; the error says why."""
 
 
-def check_data(text: str, seed: int, with_compiler: bool, watch: Watch, calls: int = DATA_CALLS) -> None:
+class RaisedAlone(Difference):
+    """A graph raised where the program does not."""
+
+
+def check_data(
+    text: str, seed: int, with_compiler: bool, watch: Watch, calls: int = DATA_CALLS, on_error: str = "raise"
+) -> None:
     """Raises ``Difference`` where a call as one graph is not what it is plainly, and ``Refused`` where there is none."""
     scope: dict[str, Any] = {"__name__": f"program{seed}"}
     exec(_compiled(text, seed), scope)
-    function = (compiled_whole if with_compiler else captured_whole)(scope["entry"], watch, scope["DYNAMIC"])
+    whole = compiled_whole if with_compiler else captured_whole
+    function = whole(scope["entry"], watch, scope["DYNAMIC"], on_error)
     for number in range(calls):
         ends = []
         for called in (scope["entry"], function):
@@ -41,7 +48,8 @@ def check_data(text: str, seed: int, with_compiler: bool, watch: Watch, calls: i
             except Refused as refused:
                 raise Refused(f"call {number}: {refused}") from refused
         if ends[1][0] != ends[0][0]:
-            raise Difference(f"call {number}: it {_shown(ends[1])}, plainly it {_shown(ends[0])}")
+            kind = RaisedAlone if ends[1][0] == "raised" else Difference
+            raise kind(f"call {number}: it {_shown(ends[1])}, plainly it {_shown(ends[0])}")
         difference = _difference(ends[1], ends[0], "")
         if difference is not None:
             raise Difference(f"call {number}: {difference}")
@@ -125,7 +133,11 @@ def _are_same(found: Any, expected: Any) -> bool:
         kept = [(v.dtype, v.shape, v.stride() if v.numel() > 1 else (), v.requires_grad) for v in (found, expected)]
         return kept[0] == kept[1] and _close(found.detach(), expected.detach())
     if isinstance(found, float):
-        close = found == expected or math.isclose(found, expected, rel_tol=1e-6) or (found != found and expected != expected)
+        close = (
+            found == expected
+            or math.isclose(found, expected, rel_tol=1e-6)
+            or (found != found and expected != expected)
+        )
         return close and (found != found or math.copysign(1, found) == math.copysign(1, expected))
     return bool(found == expected)
 

@@ -29,7 +29,7 @@ import torch
 
 from tests.fuzz.function_capture import Watch, captured, compiled
 from tests.fuzz.function_data import data_program_of, without_line
-from tests.fuzz.function_data_calls import Refused, check_data
+from tests.fuzz.function_data_calls import RaisedAlone, Refused, check_data
 from tests.fuzz.function_prelude import MARK
 from tests.fuzz.function_shrink import shrink
 from tests.fuzz.function_worlds import Difference, check
@@ -75,12 +75,22 @@ def fault_of(text: str, seed: int, watch: Watch, *, with_compiler: bool, seconds
 
 
 def fault_of_data(text: str, seed: int, watch: Watch, seconds: float = _SECONDS) -> str | None:
-    """What is wrong with a program of numbers of data as one graph; one that is none is an event, ``refused``."""
+    """What is wrong with a program of numbers of data as one graph.
+
+    One that is none is an event, ``refused``; so is a graph that raises alone, for which its calls run as Python.
+    """
     with_compiler = random.Random(f"compiled {seed}").random() < 0.5
+    check = functools.partial(check_data, text, seed, with_compiler, watch)
     try:
-        return _fault_in_time(functools.partial(check_data, text, seed, with_compiler, watch), seconds)
+        return _fault_in_time(check, seconds)
+    except RaisedAlone as raised:
+        watch.events.setdefault("graph that raised alone", []).append(str(raised))
+        try:
+            return _fault_in_time(functools.partial(check, on_error="fallback"), seconds)
+        except RaisedAlone as again:
+            return str(again)
     except Refused as refused:
-        watch.events.setdefault("refused", []).append(str(refused))
+        watch.events.setdefault("refused program", []).append(str(refused))
         return None
 
 
@@ -90,6 +100,8 @@ def data_program(seed: int) -> str:
     for _ in range(_MOST_REFUSED):
         try:
             _fault_in_time(functools.partial(check_data, text, seed, False, Watch(), calls=1), _SECONDS)
+        except RaisedAlone:
+            break
         except Refused as refused:
             less = without_line(text, str(refused))
             if less is None:
@@ -105,7 +117,7 @@ def _fault_in_time(checked: Callable[[], None], seconds: float) -> str | None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         checked()
-    except Refused:
+    except (Refused, RaisedAlone):
         raise
     except Difference as difference:
         return str(difference)
@@ -175,7 +187,8 @@ def main() -> int:
         text, fault_of_text = program_and_check(options.replay, options)
         watch = Watch()
         fault = fault_of_text(text, options.replay, watch)
-        print("\n".join(f"refused: {reason}" for reason in watch.events.get("refused", ())))
+        for kind in ("refused program", "graph that raised alone"):
+            print("".join(f"{kind}: {reason}\n" for reason in watch.events.get(kind, ())), end="")
         print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
         return 0 if fault is None else 1
     text_of = lambda seed: program_and_check(seed, options)[0].partition(MARK)[2]  # noqa: E731
