@@ -75,6 +75,8 @@ def _arguments(choices: random.Random, scope: dict[str, Any], plain: bool) -> li
     if not plain and choices.random() < 0.3:
         ints = [choices.choice((0, 1, 3))] * 3
     floats = [1.5, 0.5, 2.0] if plain else [choices.choice(_FLOATS) for _ in range(3)]
+    if -0.0 in floats:  # the larger of two zeros is either
+        floats = [-0.0 if number == 0 else number for number in floats]
     made = [x.requires_grad_(gradients), w, torch.tensor(ints), torch.tensor(floats, dtype=torch.float64)]
     if scope["MARKED"]:
         x._dynamo_dynamic_indices = {0}  # what mark_dynamic leaves

@@ -153,6 +153,13 @@ def _keeps_dimensions_of_data(given: Given) -> None:
             require(extent != 1, lambda: f"{tuple(sizes)} has a dimension of extent 1 that was not there at capture")
 
 
+def _resizes_to_elements(given: Given) -> None:
+    """A size that an image is resized to, where data decide on it; the graph asks."""
+    for extent in given["output_size"] or ():
+        if _is_of_data(extent):
+            require(extent > 0, lambda: f"an image is resized to {tuple(given['output_size'])}")
+
+
 def _has_elements_to_sample(given: Given) -> None:
     """Where nobody looks at indices, as in resizing images, there are elements; where data decide, the graph asks."""
     for size, index in zip(given["self"].shape, given["indices"], strict=False):
@@ -304,19 +311,22 @@ def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
     return check
 
 
+def _is_bool(value: Any) -> bool:
+    """Whether a value is a bool, one that data give among them, or a tensor of bools."""
+    return isinstance(value, (bool, torch.SymBool)) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+
+
 def _alpha_is_none_of_bools(given: Given) -> None:
     """A factor that is a bool is for bools alone."""
     operands = [given["self"], given["other"]]
-    bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in operands)
-    require(bools or not isinstance(given["alpha"], bool), lambda: "alpha is a bool, and the result is not")
+    bools = all(map(_is_bool, operands))
+    require(bools or not _is_bool(given["alpha"]), lambda: "alpha is a bool, and the result is not")
 
 
 def _not_bool(*names: str) -> Check:
     def check(given: Given) -> None:
         for name in names:
-            value = given[name]
-            is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
-            require(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
+            require(not _is_bool(given[name]), lambda name=name: f"{name} is a bool, or a tensor of bools")
 
     return check
 
@@ -337,7 +347,7 @@ def _not_bools_alone(*names: str) -> Check:
 
     def check(given: Given) -> None:
         values = [given[name] for name in names if given[name] is not None]
-        bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
+        bools = all(map(_is_bool, values))
         on_cpu = all(uses_host_kernels(v.device) for v in values if isinstance(v, Tensor))
         require_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
 
@@ -463,7 +473,10 @@ for _packet in _FLOATING:
 for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
-    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
+    _refused = (dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)
+    _CHECKS[_op] = (_on_cpu(*_refused), _resizes_to_elements)
+for _op in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_bicubic2d, aten.upsample_trilinear3d):
+    _CHECKS[_op.default] = (_resizes_to_elements,)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.smooth_l1_loss.default] = (*_CHECKS[aten.smooth_l1_loss.default], _beta_is_not_negative)
 _CHECKS[aten.uniform.default] = _CHECKS[aten.uniform_.default] = (_draws_from_a_range,)
