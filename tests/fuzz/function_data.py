@@ -80,7 +80,7 @@ class DataWriter(Grammar):
     @rule("int", 1)
     def leaf_int_of_shape(self, d: int) -> str:
         v = self.var(self.one("vec", "vec", "ten"))
-        return self.one(f"{v}.shape[0]", f"{v}.numel()", f"len({v})", f"{v}.size(-1)", f"{v}.dim()", f"{v}.stride(0)")
+        return self.one(f"{v}.shape[0]", f"{v}.numel()", f"len({v})", f"{v}.size(-1)", f"{v}.dim()")
 
     @rule("int", 1)
     def leaf_constant(self, d: int) -> str:
@@ -376,7 +376,6 @@ class DataWriter(Grammar):
             f"({i}, {f}, {b})",
             f"[{i}, 2 * {i}]",
             f"{{'n': {i}}}",
-            f"{v}.stride()",
             f"torch.broadcast_shapes(({i}, 1), (5,))",
             "m.tolist()",
             "t.tolist()",

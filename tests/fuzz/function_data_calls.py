@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import turret
 from tests.fuzz.function_capture import Watch, captured_whole, compiled_whole
 from tests.fuzz.function_worlds import Difference
-from turret.errors import CaptureError, UnsupportedError
+from turret.errors import CaptureError
 
 DATA_CALLS = 7
 _FLOATS = (3.5, 0.5, -2.25, 0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 2.0, 4.0, 1e30)
@@ -24,6 +24,10 @@ _INTS = (0, 1, 2, 3, 4, 5, -1, 6, -2)
 
 class Refused(Exception):
     """The program is not one graph, or not one that is compiled; the error says why."""
+
+
+class Stopped(Exception):
+    """A stage refused or failed on the graph, which without ``on_error="raise"`` runs as it is."""
 
 
 class RaisedAlone(Difference):
@@ -90,9 +94,9 @@ def _ended(called: Callable, arguments: list[torch.Tensor]) -> tuple:
         try:
             result = called(*arguments)
         except turret.TurretError as error:
-            if isinstance(error, CaptureError) or isinstance(error.__cause__, UnsupportedError):
+            if isinstance(error, CaptureError):
                 raise Refused(str(error)) from error
-            raise
+            raise Stopped(str(error)) from error
         except Exception as error:
             return "raised", next((kind for kind in _KINDS if isinstance(error, kind)), type(error)).__name__
         return "returned", result, [a.detach() for a in arguments], _gradient(result, arguments[0])
@@ -108,10 +112,10 @@ def _gradient(result: Any, x: torch.Tensor) -> Any:
         return None
     try:
         sum(v.double().sum() for v in tensors).backward()  # type: ignore[union-attr]
-    except RuntimeError as error:
-        if isinstance(error, turret.TurretError):
-            raise
+    except RuntimeError:
         return "none"
+    except turret.TurretError as error:
+        raise Stopped(str(error)) from error
     return x.grad if x.is_leaf else None
 
 
@@ -132,7 +136,7 @@ def _difference(found: Any, expected: Any, where: str) -> str | None:
 
 def _are_same(found: Any, expected: Any) -> bool:
     if isinstance(found, torch.Tensor):
-        kept = [(v.dtype, v.shape, v.stride() if v.numel() > 1 else (), v.requires_grad) for v in (found, expected)]
+        kept = [(v.dtype, v.shape, _steps(v), v.requires_grad) for v in (found, expected)]
         return kept[0] == kept[1] and _close(found.detach(), expected.detach())
     if isinstance(found, float):
         close = (
@@ -148,3 +152,9 @@ def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     if not found.is_floating_point():
         return torch.equal(found, expected)
     return torch.allclose(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def _steps(tensor: torch.Tensor) -> list[int]:
+    """Strides of dimensions of which there are several elements."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1] if tensor.numel() > 1 else []

@@ -29,7 +29,7 @@ import torch
 
 from tests.fuzz.function_capture import Watch, captured, compiled
 from tests.fuzz.function_data import data_program_of, without_line
-from tests.fuzz.function_data_calls import RaisedAlone, Refused, check_data
+from tests.fuzz.function_data_calls import RaisedAlone, Refused, Stopped, check_data
 from tests.fuzz.function_prelude import MARK
 from tests.fuzz.function_shrink import shrink
 from tests.fuzz.function_worlds import Difference, check
@@ -83,12 +83,15 @@ def fault_of_data(text: str, seed: int, watch: Watch, seconds: float = _SECONDS)
     check = functools.partial(check_data, text, seed, with_compiler, watch)
     try:
         return _fault_in_time(check, seconds)
-    except RaisedAlone as raised:
-        watch.events.setdefault("graph that raised alone", []).append(str(raised))
+    except (RaisedAlone, Stopped) as raised:
+        kind = "graph that raised alone" if isinstance(raised, RaisedAlone) else "graph that a stage stopped"
+        watch.events.setdefault(kind, []).append(str(raised))
         try:
             return _fault_in_time(functools.partial(check, on_error="fallback"), seconds)
-        except RaisedAlone as again:
-            return str(again)
+        except (RaisedAlone, Stopped) as again:
+            return f"{type(again).__name__}: {again}"
+        except Refused as refused:
+            return f"refused at a later call: {refused}"
     except Refused as refused:
         watch.events.setdefault("refused program", []).append(str(refused))
         return None
@@ -100,7 +103,7 @@ def data_program(seed: int) -> str:
     for _ in range(_MOST_REFUSED):
         try:
             _fault_in_time(functools.partial(check_data, text, seed, False, Watch(), calls=1), _SECONDS)
-        except RaisedAlone:
+        except (RaisedAlone, Stopped):
             break
         except Refused as refused:
             less = without_line(text, str(refused))
@@ -117,7 +120,7 @@ def _fault_in_time(checked: Callable[[], None], seconds: float) -> str | None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         checked()
-    except (Refused, RaisedAlone):
+    except (Refused, RaisedAlone, Stopped):
         raise
     except Difference as difference:
         return str(difference)
@@ -187,7 +190,7 @@ def main() -> int:
         text, fault_of_text = program_and_check(options.replay, options)
         watch = Watch()
         fault = fault_of_text(text, options.replay, watch)
-        for kind in ("refused program", "graph that raised alone"):
+        for kind in ("refused program", "graph that raised alone", "graph that a stage stopped"):
             print("".join(f"{kind}: {reason}\n" for reason in watch.events.get(kind, ())), end="")
         print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
         return 0 if fault is None else 1

@@ -504,7 +504,7 @@ class GraphRecorder:
         limited = self.within_limits(fakes, named_fakes)
         result = self._run(op, target, fakes, named_fakes, limited)
         if limited is not None and limited.asserted:
-            limited.assert_limits(target, [*_parts_of([*args, *kwargs.values()])])
+            limited.assert_limits([*_parts_of([*args, *kwargs.values()])])
         self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)

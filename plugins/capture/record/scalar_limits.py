@@ -7,7 +7,6 @@ asserts it.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from typing import TYPE_CHECKING, Any
@@ -52,17 +51,15 @@ class FloatsWithinLimits(TorchDispatchMode):
         elif not changing.is_drawn:
             self.t.guards.take("SIZES", changing.source, limits.condition())
 
-    def assert_limits(self, target: Any, arguments: list[Value]) -> None:
+    def assert_limits(self, arguments: list[Value]) -> None:
         """Assert of the numbers of data among the arguments of a call what was found that it needs."""
-        if target is torch.tensor:  # which takes any number, as no operation below it does
-            return
         for func, number, limits in self.asserted:
             value = next((v for v in arguments if _is_symbol_of(v, number)), None)
             if value is None or self.t.recorder.open_regions:
                 reason = f"a number that depends on data and {func} may refuse to take"
                 raise FloatNeeded(reason) if self.t.policy.changing else Unsupported(reason)
-            conditions = [self.t.compare(s, value, Constant(end)) for s, end in ((">=", limits.low), ("<=", limits.high))]
-            held = functools.reduce(lambda a, b: self.t.binary(operator.and_, a, b), conditions)
+            ends = (">=", limits.low), ("<=", limits.high)
+            held = self.t.binary(operator.and_, *(self.t.compare(sign, value, Constant(end)) for sign, end in ends))
             if limits.others:
                 for sign, other in (("==", Constant(math.inf)), ("==", Constant(-math.inf)), ("!=", value)):
                     held = self.t.binary(operator.or_, held, self.t.compare(sign, value, other))
@@ -74,7 +71,7 @@ class FloatsWithinLimits(TorchDispatchMode):
         return next((self.t.recorder.floats[n] for n in nodes), None)
 
     def may_exceed(self, number: torch.SymFloat, limits: FloatLimits) -> bool:
-        """Whether a number of data may lie beyond limits; the step sizes of optimizers, of each count of steps, do not."""
+        """Whether a number of data may lie beyond limits; the step sizes of optimizers do not."""
         if self.t.call_stack.in_optimizer():
             return False
         origin = self.origin(number)

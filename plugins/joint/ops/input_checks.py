@@ -153,13 +153,6 @@ def _keeps_dimensions_of_data(given: Given) -> None:
             require(extent != 1, lambda: f"{tuple(sizes)} has a dimension of extent 1 that was not there at capture")
 
 
-def _resizes_to_elements(given: Given) -> None:
-    """A size that an image is resized to, where data decide on it; the graph asks."""
-    for extent in given["output_size"] or ():
-        if _is_of_data(extent):
-            require(extent > 0, lambda: f"an image is resized to {tuple(given['output_size'])}")
-
-
 def _has_elements_to_sample(given: Given) -> None:
     """Where nobody looks at indices, as in resizing images, there are elements; where data decide, the graph asks."""
     for size, index in zip(given["self"].shape, given["indices"], strict=False):
@@ -436,6 +429,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     **dict.fromkeys(
         (aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default), (_has_the_dimension,)
     ),
+    **dict.fromkeys((aten.softmax.int, aten.log_softmax.int, aten._softmax.default), (_has_the_dimension,)),
+    aten._log_softmax.default: (_has_the_dimension,),
     aten.neg.default: (_not_bool("self"),),
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
@@ -474,9 +469,7 @@ for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
     _refused = (dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)
-    _CHECKS[_op] = (_on_cpu(*_refused), _resizes_to_elements)
-for _op in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_bicubic2d, aten.upsample_trilinear3d):
-    _CHECKS[_op.default] = (_resizes_to_elements,)
+    _CHECKS[_op] = (_on_cpu(*_refused),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.smooth_l1_loss.default] = (*_CHECKS[aten.smooth_l1_loss.default], _beta_is_not_negative)
 _CHECKS[aten.uniform.default] = _CHECKS[aten.uniform_.default] = (_draws_from_a_range,)
