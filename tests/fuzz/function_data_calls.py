@@ -112,10 +112,10 @@ def _gradient(result: Any, x: torch.Tensor) -> Any:
         return None
     try:
         sum(v.double().sum() for v in tensors).backward()  # type: ignore[union-attr]
-    except RuntimeError:
-        return "none"
     except turret.TurretError as error:
         raise Stopped(str(error)) from error
+    except RuntimeError:
+        return "none"
     return x.grad if x.is_leaf else None
 
 
