@@ -211,7 +211,7 @@ class DataWriter(Grammar):
         return self.one(
             f"torch.zeros({i})", f"torch.ones({i})", f"torch.full(({i},), {f})", f"torch.arange({i}) * 1.0", f"torch.arange({i}, {j}) * 0.5", f"torch.linspace(0, 1, {i})", f"torch.linspace(0, {f}, 3)",
             f"torch.full((2,), {f})", f"{v}.new_zeros({i})", f"{v}.new_full(({i},), {f})", f"torch.full_like({v}, {f})", f"torch.full_like({v}, {j})", f"torch.tensor([{f}, {f}, 1.0])", f"torch.arange(0, {i}, 2) * 1.0",
-            f"torch.tensor([{i}, {j}]) * 1.0", f"torch.arange({i}, -2, -1) * 1.0", f"torch.full(({i},), {j}) * 0.5", f"torch.arange(0.0, {f}, 0.5)", f"torch.empty({i}).fill_({f})", f"torch.full((3,), {i}, dtype=torch.float32)",
+            f"torch.tensor([{i}, {j}]) * 1.0", f"torch.arange({i}, -2, -1) * 1.0", f"torch.full(({i},), {j}) * 0.5", f"torch.arange(0.0, min({f}, 9.0), 0.5)", f"torch.empty({i}).fill_({f})", f"torch.full((3,), {i}, dtype=torch.float32)",
         )  # fmt: skip
 
     @rule("vec", 3)
