@@ -73,7 +73,7 @@ def _arguments(choices: random.Random, scope: dict[str, Any], plain: bool) -> li
     size = choices.choice((5, 5, 4, 7, 2)) if (dynamic or scope["MARKED"]) and not plain else 5
     x = torch.tensor([choices.choice((0.5, 1.0, 1.5, 2.0, 3.0, -1.0, 0.0, 4.5)) for _ in range(size)])
     if not plain and choices.random() < 0.25:
-        x[choices.randrange(size)] = choices.choice(_FLOATS)
+        x[choices.randrange(size)] = choices.choice(_FLOATS[:-1])
     w = torch.tensor([[choices.choice((0.5, 1.0, -2.0, 3.0)) for _ in range(3)] for _ in range(4)])
     ints = [2, 1, 3] if plain else [choices.choice(_INTS) for _ in range(3)]
     if not plain and choices.random() < 0.3:

@@ -494,21 +494,24 @@ class GraphRecorder:
             named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
         if self.devices and target in device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
-        if isinstance(target, OPERATORS) and not library_operator(target):
-            self.t.provenance.operator(target)
+        self._note_operator(target)
         _refuse_too_large(fakes)
         results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
         limited = self.within_limits(fakes, named_fakes)
-        result = self._run(op, target, fakes, named_fakes, limited)
-        if limited is not None and limited.asserted:
+        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext())
+        if limited is not None:
             limited.assert_limits([*_parts_of([*args, *kwargs.values()])])
         self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _note_operator(self, target: Any) -> None:
+        if isinstance(target, OPERATORS) and not library_operator(target):
+            self.t.provenance.operator(target)
 
     def _refuse_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> None:
         """Refuse a call that resized an argument ``out=``, given with the shape that it had.
@@ -527,7 +530,7 @@ class GraphRecorder:
             raise Unsupported("an argument out= of another size than the result, which the call resizes")
 
     def _run(
-        self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any], limited: FloatsWithinLimits | None = None
+        self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any], limits: contextlib.AbstractContextManager
     ) -> Any:
         """What a call gives for fake values."""
         try:
@@ -536,7 +539,7 @@ class GraphRecorder:
             with (
                 self.symbolic_kernels(target),
                 self.versions.counting(target, fakes),
-                limited or contextlib.nullcontext(),
+                limits,
             ):
                 made = power_with_gradient(getattr(target, "__name__", target), fakes)
                 if made is not NotImplemented:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import types
 from collections.abc import Callable
@@ -39,13 +40,9 @@ _OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
 
 def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
     """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
-    if operation in _DIVISIONS and is_of_data(right):
-        require_divisor(t, right)
     exact = _computed_exactly(t, operation, left, right)
     if exact is not None:
         return exact
-    if operation is operator.pow and is_of_data(left) and left.type() is not bool and _gives_float(left, right):
-        return _float_power(t, left, right)
     exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
     if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
         right = Constant(right.fixed())  # type: ignore[attr-defined]
@@ -61,10 +58,17 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
 
 
 def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
-    """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers."""
+    """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers.
+
+    Asserts of data what the operation needs.
+    """
+    if operation in _DIVISIONS and is_of_data(right):
+        require_divisor(t, right)
     computed = t.recorder.computed(operation, [left, right])
     if computed is None and t.policy.data_dependent and _is_of_data(operation, left, right):
         return _in_tensors(t, operation, left, right)
+    if computed is None and operation is operator.pow and is_of_data(left) and _gives_float(left, right):
+        return _float_power(t, left, right)
     return computed
 
 
@@ -83,7 +87,7 @@ def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
 def _gives_float(base: Value, exponent: Value) -> bool:
     """Whether a power is a float, or else complex."""
     negative = exponent.is_constant() and exponent.constant() < 0
-    return negative or float in (base.type(), exponent.type())
+    return base.type() is not bool and (negative or float in (base.type(), exponent.type()))
 
 
 def _float_power(t: Tracer, base: Value, exponent: Value) -> Value:
@@ -112,7 +116,15 @@ def as_int(t: Tracer, number: Symbolic, function: Callable = torch.sym_int) -> V
         if number.type() is bool:
             return _number_of_bool(t, number, torch.int64)
         require_whole(t, number)
+        whole = as_float64(t, number)
+        if function in _ROUNDED:
+            whole = t.recorder.call(_ROUNDED[function], [whole], {})
+        return t.recorder.call_method("item", [t.recorder.call_method("to", [whole, Constant(torch.int64)], {})], {})
     return t.recorder.call(function, [number], {})
+
+
+_ROUNDED = {math.floor: torch.floor, math.ceil: torch.ceil}
+"""Functions from floats to ints that do not round towards zero.  Sizes are to be symbols, and no floats made whole."""
 
 
 def as_float(t: Tracer, number: Symbolic) -> Value:

@@ -86,8 +86,6 @@ class PreferEagerKernels(TorchFunctionMode):
         made = _with_value_checks(name, args, kwargs)
         if made is NotImplemented:
             made = func(*args, **kwargs)
-        if name.startswith(_WHOLE) and isinstance(made, torch.Tensor):
-            _require_elements(made)
         return _laid_out(name, made, args[0] if args else kwargs.get("input"))
 
 
@@ -100,6 +98,8 @@ def _require_elements(resized: torch.Tensor) -> None:
 
 def _laid_out(name: str, made: Any, source: Any) -> Any:
     """A result, in the layout that eager's kernels give it."""
+    if name.startswith(_WHOLE) and isinstance(made, torch.Tensor):
+        _require_elements(made)
     if name in _ONE_HOT:
         return made.contiguous()
     lay_out = _ON_CPU.get(name)

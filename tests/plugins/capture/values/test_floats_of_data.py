@@ -199,3 +199,14 @@ def test_a_bool_of_data_is_subtracted_from_no_tensor():
 
     with pytest.warns(turret.TurretWarning, match="is a bool"), pytest.raises(RuntimeError, match="with a bool tensor"):
         turret.compile(program, fullgraph=True)(torch.ones(2))
+
+
+def test_a_part_of_an_input_may_be_as_long_as_a_float_of_data_says():
+    def program(x, length):
+        x.add_(1)
+        return x[: int(length.item())], x[math.floor(length.item()) :], x[: math.ceil(length.item())], length.item()
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for length in (2.5, 0.0, -1.5, 9.0):
+        given, length = torch.arange(5.0), torch.tensor([length])
+        assert shown(compiled(given.clone(), length)) == shown(program(given.clone(), length))
