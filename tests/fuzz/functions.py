@@ -91,7 +91,8 @@ def fault_of_data(text: str, seed: int, watch: Watch, seconds: float = _SECONDS)
         except (RaisedAlone, Stopped) as again:
             return f"{type(again).__name__}: {again}"
         except Refused as refused:
-            return f"refused at a later call: {refused}"
+            watch.events.setdefault("refused program", []).append(str(refused))
+            return None
     except Refused as refused:
         watch.events.setdefault("refused program", []).append(str(refused))
         return None
