@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -39,21 +39,20 @@ def rules_of(cls: type) -> dict[str, list[tuple[str, float, str | None]]]:
     return found
 
 
-class Expressions:
-    """Writes expressions over the variables of ``kinds``; ``deep`` bounds how far they nest."""
+class Grammar:
+    """Draws from the rules of a class; ``deep`` bounds how far expressions nest."""
 
+    RULES: ClassVar[dict[str, list[tuple[str, float, str | None]]]]
     random: random.Random
     features: frozenset[str]
     kinds: dict[str, list[str]]
-    helpers: list[str]
-    generator: bool = False
 
     def some(self, kind: str, deep: int = 2) -> str:
         """An expression of a kind."""
         known = self.kinds.get(kind)
         if known and (deep <= 0 or self.random.random() < 0.45):
             return self.random.choice(known)
-        table = self.RULES[kind]  # type: ignore[attr-defined]
+        table = self.RULES[kind]
         usable = [(name, weight) for name, weight, needs in table if needs is None or needs in self.features]
         if deep <= 0:
             usable = [(name, weight) for name, weight in usable if name.startswith("leaf_")] or usable
@@ -67,6 +66,13 @@ class Expressions:
 
     def one(self, *texts: str) -> str:
         return self.random.choice(texts)
+
+
+class Expressions(Grammar):
+    """Writes expressions over the variables of ``kinds``."""
+
+    helpers: list[str]
+    generator: bool = False
 
     def any(self, deep: int = 1) -> str:
         return self.some(self.one("int", "tensor", "str", "int", "list", "float", "bool"), deep)

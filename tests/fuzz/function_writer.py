@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.fuzz.function_expressions import FEATURES, rule, rules_of
 from tests.fuzz.function_patterns import Patterns
@@ -21,8 +21,6 @@ class Writer(Patterns, Settings):
 
     ``kinds`` are the variables in scope by kind; ``writable`` those that the function being written may bind.
     """
-
-    RULES: ClassVar[dict[str, list[tuple[str, float, str | None]]]]
 
     def __init__(self, seed: int, later: bool = True) -> None:
         self.random = random.Random(seed)

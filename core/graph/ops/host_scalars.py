@@ -43,6 +43,16 @@ def _compiled(text: str) -> Any:
     return compile(text, "<number>", "eval")
 
 
+def float_power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent``, of which one is a float or the exponent is negative, and which is no complex number.
+
+    The operator of torch's symbols asserts that the base is not negative.
+    """
+    if isinstance(base, (torch.SymInt, torch.SymFloat)):
+        return torch.sym_float(base).__float_pow__(torch.sym_float(exponent))
+    return base**exponent
+
+
 def element(tensor: torch.Tensor, key: tuple[Any, ...]) -> torch.Tensor:
     """``tensor[key]`` of a key of ints, slices, None and an ellipsis; an int may be a symbol that depends on data.
 

@@ -45,7 +45,7 @@ from turret.plugins.capture.values.base import (
 )
 from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
-from turret.plugins.capture.values.floats import Changing
+from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
@@ -319,7 +319,7 @@ class FrameTracer(Caller):
     def assume(self, condition: Value, message: str) -> bool:
         """Assert a condition: on unbacked symbols by a node of the graph, on others by a guard."""
         condition = condition.realize()
-        if not isinstance(condition, Symbolic):
+        if not isinstance(condition, Symbolic) or isinstance(condition, ChangingBool):
             return self.truth(condition)
         number = condition.number
         if isinstance(number, torch.SymBool) and not condition.is_known():

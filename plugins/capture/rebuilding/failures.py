@@ -26,6 +26,7 @@ from turret.frames import frame_hook
 from turret.frames.eager_graphs import left_no_writes
 from turret.frames.saved_tensor_hooks import raised_by_hook
 from turret.graph.freed_graphs import note_freed
+from turret.graph.ops.host_scalars import element, float_power
 from turret.graph.wrapper_tensors import Unwrap, Wrap
 from turret.plan.executor import left_inputs_as_they_were
 from turret.torch_compat import settings
@@ -73,8 +74,8 @@ def _is_plain(target: Any) -> bool:
         return target._name in _OF_GRAPHS
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).split(".")[0] in ("aten", "prims")
-    if target is note_freed or isinstance(target, (Unwrap, Wrap)):  # autograd's graph alone learns of the first
-        return True
+    if target in (note_freed, element, float_power) or isinstance(target, (Unwrap, Wrap)):
+        return True  # autograd's graph alone learns of the first
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
     functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)
     if not isinstance(target, functions):

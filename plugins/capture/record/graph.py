@@ -467,11 +467,11 @@ class GraphRecorder:
         is_one = getattr(target, "__name__", target) in _OF_ONE_PART
         return enable_python_dispatcher() if self.shape_env.var_to_range and not is_one else contextlib.nullcontext()
 
-    def within_limits(self, *arguments: Any) -> contextlib.AbstractContextManager:
+    def within_limits(self, *arguments: Any) -> FloatsWithinLimits | None:
         """Has floats that are symbols guarded to be such as operations of torch take."""
         if self.shape_env.var_to_range and any(isinstance(v, torch.SymFloat) for v in pytree.tree_leaves(arguments)):
             return FloatsWithinLimits(self.t)
-        return contextlib.nullcontext()
+        return None
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record a call, of the default generator set to the state of the one that is given."""
@@ -495,18 +495,24 @@ class GraphRecorder:
             named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
         if self.devices and target in device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
-        if isinstance(target, OPERATORS) and not library_operator(target):
-            self.t.provenance.operator(target)
+        self._note_operator(target)
         _refuse_too_large(fakes)
         results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
-        result = self._run(op, target, fakes, named_fakes)
+        limited = self.within_limits(fakes, named_fakes)
+        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext())
+        if limited is not None:
+            limited.assert_limits([*_parts_of([*args, *kwargs.values()])])
         self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _note_operator(self, target: Any) -> None:
+        if isinstance(target, OPERATORS) and not library_operator(target):
+            self.t.provenance.operator(target)
 
     def _refuse_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> None:
         """Refuse a call that resized an argument ``out=``, given with the shape that it had.
@@ -524,7 +530,9 @@ class GraphRecorder:
         if not in_order or any(v.untyped_storage()._cdata in memory for v in resized):
             raise Unsupported("an argument out= of another size than the result, which the call resizes")
 
-    def _run(self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any]) -> Any:
+    def _run(
+        self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any], limits: contextlib.AbstractContextManager
+    ) -> Any:
         """What a call gives for fake values."""
         try:
             check_positions(target, fakes, named_fakes, self.known)
@@ -532,7 +540,7 @@ class GraphRecorder:
             with (
                 self.symbolic_kernels(target),
                 self.versions.counting(target, fakes),
-                self.within_limits(fakes, named_fakes),
+                limits,
             ):
                 made = power_with_gradient(getattr(target, "__name__", target), fakes)
                 if made is not NotImplemented:
@@ -757,6 +765,15 @@ def _refuse_too_large(args: list[Any]) -> None:
 
 def _tensors_in(arguments: Any) -> list[torch.Tensor]:
     return [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+
+
+def _parts_of(values: Iterable[Value]) -> Iterator[Value]:
+    """Values, and what tuples and lists among them hold."""
+    for value in values:
+        found = value.realize()
+        yield found
+        if isinstance(found, Sequence):
+            yield from _parts_of(found.items)
 
 
 def _shapes_in(kwargs: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Size]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import types
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.frames.sources import Source
+from turret.graph.ops.host_scalars import float_power
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
@@ -25,6 +27,7 @@ from turret.plugins.capture.values.base import (
     Value,
 )
 from turret.plugins.capture.values.decisions import decide
+from turret.plugins.capture.values.domains import require, require_divisor, require_whole
 from turret.torch_compat.fakes import get_tensor_symint
 
 _BITWISE = (operator.and_, operator.or_, operator.xor)
@@ -55,10 +58,17 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
 
 
 def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
-    """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers."""
+    """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers.
+
+    Asserts of data what the operation needs.
+    """
+    if operation in _DIVISIONS and is_of_data(right):
+        require_divisor(t, right)
     computed = t.recorder.computed(operation, [left, right])
     if computed is None and t.policy.data_dependent and _is_of_data(operation, left, right):
         return _in_tensors(t, operation, left, right)
+    if computed is None and operation is operator.pow and is_of_data(left) and _gives_float(left, right):
+        return _float_power(t, left, right)
     return computed
 
 
@@ -69,8 +79,64 @@ def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
         isinstance(v, Symbolic) or _is_exact(v.constant()) for v in values
     ):
         return False
-    by_constant = operation is operator.truediv and right.is_constant() and right.constant() != 0
-    return by_constant or operation in (operator.add, operator.sub, operator.mul)
+    if operation is operator.truediv:  # by none of data that is zero, see ``_compute``
+        return is_of_data(right) or (right.is_constant() and right.constant() != 0)
+    return operation in (operator.add, operator.sub, operator.mul)
+
+
+def _gives_float(base: Value, exponent: Value) -> bool:
+    """Whether a power is a float, or else complex."""
+    negative = exponent.is_constant() and exponent.constant() < 0
+    return base.type() is not bool and (negative or float in (base.type(), exponent.type()))
+
+
+def _float_power(t: Tracer, base: Value, exponent: Value) -> Value:
+    """A power of a number of data; asserted to be no complex number, and none that Python divides by zero for."""
+    whole = exponent.type() is int or (exponent.is_constant() and exponent.constant().is_integer())
+    if not whole:
+        require(t, t.compare(">=", base, Constant(0)), "a power of a negative number")
+    if not exponent.is_constant():
+        defined = [t.compare(s, v, Constant(0)).realize() for s, v in (("!=", base), (">=", exponent))]
+        require(t, t.binary(operator.or_, *defined), "a division by zero")
+    elif exponent.constant() < 0:
+        require_divisor(t, base)
+    return t.recorder.call(float_power, [base, exponent], {})
+
+
+def is_of_data(value: Value) -> bool:
+    return isinstance(value, Symbolic) and not value.is_known()
+
+
+def as_int(t: Tracer, number: Symbolic, function: Callable = torch.sym_int) -> Value:
+    """A float (or a bool) as the int that ``function`` makes of it."""
+    found = t.recorder.computed(function, [number])
+    if found is not None:
+        return found
+    if is_of_data(number):
+        if number.type() is bool:
+            return _number_of_bool(t, number, torch.int64)
+        require_whole(t, number)
+        whole = as_float64(t, number)
+        if function in _ROUNDED:
+            whole = t.recorder.call(_ROUNDED[function], [whole], {})
+        return t.recorder.call_method("item", [t.recorder.call_method("to", [whole, Constant(torch.int64)], {})], {})
+    return t.recorder.call(function, [number], {})
+
+
+_ROUNDED = {math.floor: torch.floor, math.ceil: torch.ceil}
+"""Functions from floats to ints that do not round towards zero.  Sizes are to be symbols, and no floats made whole."""
+
+
+def as_float(t: Tracer, number: Symbolic) -> Value:
+    """An int (or a bool) as a float."""
+    if number.type() is bool and is_of_data(number):
+        return _number_of_bool(t, number, torch.float64)
+    return t.recorder.call(torch.sym_float, [number], {})
+
+
+def _number_of_bool(t: Tracer, condition: Value, dtype: torch.dtype) -> Value:
+    """0 or 1; torch's symbols for it would be decided on."""
+    return t.recorder.call_method("item", [_scalar_tensor(t, condition, dtype)], {})
 
 
 def _is_data_float(value: Value) -> bool:
@@ -103,7 +169,11 @@ def _in_tensors(t: Tracer, operation: Callable, left: Value, right: Value) -> Va
 
 def as_float64(t: Tracer, number: Value) -> Value:
     """A number as a tensor without dimensions on the host, of the type that Python's floats have."""
-    options: dict[str, Value] = {"dtype": Constant(torch.float64), "device": Constant(HOST)}
+    return _scalar_tensor(t, number, torch.float64)
+
+
+def _scalar_tensor(t: Tracer, number: Value, dtype: torch.dtype) -> Value:
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(HOST)}
     return t.recorder.call(torch.full, [t.new_tuple([]), number], options)
 
 
@@ -249,7 +319,7 @@ class Symbolic(Value):
         if self.type() is not float:
             return None
         if name in ("__int__", "__trunc__"):
-            return t.recorder.call(torch.sym_int, [self], {})
+            return as_int(t, self)
         if name == "is_integer":
             rest = t.binary(operator.mod, self, Constant(1.0))
             return Constant(t.compare("==", rest, Constant(0.0)).truth(t))

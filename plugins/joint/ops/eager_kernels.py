@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
@@ -28,6 +28,7 @@ from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
 from turret.plugins.joint.ops.recurrent import recurrent_layers
 from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
+from turret.torch_compat.operators.checks import require
 from turret.torch_compat.operators.layouts import suggest_memory_format
 from turret.torch_compat.operators.ops import OpOverload
 
@@ -88,8 +89,17 @@ class PreferEagerKernels(TorchFunctionMode):
         return _laid_out(name, made, args[0] if args else kwargs.get("input"))
 
 
+def _require_elements(resized: torch.Tensor) -> None:
+    """No image is resized to an empty one; where data decide, the graph asks, though nobody reads the result."""
+    for extent in resized.shape[2:]:
+        if isinstance(extent, torch.SymInt) and free_unbacked_symbols(extent):
+            require(extent > 0, lambda: f"an image is resized to {tuple(resized.shape[2:])}")
+
+
 def _laid_out(name: str, made: Any, source: Any) -> Any:
     """A result, in the layout that eager's kernels give it."""
+    if name.startswith(_WHOLE) and isinstance(made, torch.Tensor):
+        _require_elements(made)
     if name in _ONE_HOT:
         return made.contiguous()
     lay_out = _ON_CPU.get(name)

@@ -304,19 +304,22 @@ def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
     return check
 
 
+def _is_bool(value: Any) -> bool:
+    """Whether a value is a bool, one that data give among them, or a tensor of bools."""
+    return isinstance(value, (bool, torch.SymBool)) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+
+
 def _alpha_is_none_of_bools(given: Given) -> None:
     """A factor that is a bool is for bools alone."""
     operands = [given["self"], given["other"]]
-    bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in operands)
-    require(bools or not isinstance(given["alpha"], bool), lambda: "alpha is a bool, and the result is not")
+    bools = all(map(_is_bool, operands))
+    require(bools or not _is_bool(given["alpha"]), lambda: "alpha is a bool, and the result is not")
 
 
 def _not_bool(*names: str) -> Check:
     def check(given: Given) -> None:
         for name in names:
-            value = given[name]
-            is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
-            require(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
+            require(not _is_bool(given[name]), lambda name=name: f"{name} is a bool, or a tensor of bools")
 
     return check
 
@@ -337,7 +340,7 @@ def _not_bools_alone(*names: str) -> Check:
 
     def check(given: Given) -> None:
         values = [given[name] for name in names if given[name] is not None]
-        bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
+        bools = all(map(_is_bool, values))
         on_cpu = all(uses_host_kernels(v.device) for v in values if isinstance(v, Tensor))
         require_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
 
@@ -426,6 +429,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     **dict.fromkeys(
         (aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default), (_has_the_dimension,)
     ),
+    **dict.fromkeys((aten.softmax.int, aten.log_softmax.int, aten._softmax.default), (_has_the_dimension,)),
+    aten._log_softmax.default: (_has_the_dimension,),
     aten.neg.default: (_not_bool("self"),),
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
@@ -463,7 +468,8 @@ for _packet in _FLOATING:
 for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
-    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
+    _refused = (dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)
+    _CHECKS[_op] = (_on_cpu(*_refused),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.smooth_l1_loss.default] = (*_CHECKS[aten.smooth_l1_loss.default], _beta_is_not_negative)
 _CHECKS[aten.uniform.default] = _CHECKS[aten.uniform_.default] = (_draws_from_a_range,)

@@ -61,6 +61,8 @@ PROGRAMS = {
     "embedded": lambda x, n: F.embedding(arange(n), ones(7, 2)),
     "padded": lambda x, n: (F.pad(x, (0, n)), F.pad(ones(1, 1, n + 1), (1, 1), mode="replicate")),
     "resized": lambda x, n: F.interpolate(ones(1, 1, n + 1), size=3),
+    "resized to a size": lambda x, n: F.interpolate(ones(1, 1, 3), size=n),
+    "resized, unread": lambda x, n: F.interpolate(ones(1, 1, 3), size=n).shape[0],
     "resized smoothly": lambda x, n: F.interpolate(ones(1, 1, n + 1, 2), size=(3, 3), mode="bilinear"),
     "pooled": lambda x, n: F.avg_pool1d(ones(1, 1, n + 1), 2),
     "convolved": lambda x, n: F.conv1d(ones(1, 1, n + 3), ones(1, 1, 3)),

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Tuple
-from turret.plugins.capture.values.symbols import Symbolic
+from turret.plugins.capture.values.symbols import Symbolic, as_float, as_int
 from turret.plugins.capture.values.tensors import Array, Tensor
 
 
@@ -69,13 +70,13 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
     return Constant(False if value is None else t.truth(value))
 
 
-def _number(cls: type, symbolic: Any, method: str) -> Handler:
+def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str) -> Handler:
     def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         value = args[0].realize() if args else None
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
         if isinstance(value, Symbolic) and len(args) == 1:
-            return value if value.type() is cls else t.recorder.call(symbolic, [value], {})
+            return value if value.type() is cls else convert(t, value)
         if isinstance(value, Instance):
             return value.need_special(t, method)
         return t.fold(cls, list(args), kwargs)
@@ -83,8 +84,8 @@ def _number(cls: type, symbolic: Any, method: str) -> Handler:
     return handler
 
 
-registry.classes[int] = _number(int, torch.sym_int, "__int__")
-registry.classes[float] = _number(float, torch.sym_float, "__float__")
+registry.classes[int] = _number(int, as_int, "__int__")
+registry.classes[float] = _number(float, as_float, "__float__")
 registry.classes[complex] = lambda t, /, *args, **kwargs: t.fold(complex, list(args), kwargs)
 
 
@@ -164,7 +165,7 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
             if on_int and values[0].type() is int:
                 return values[0]
             if on_int and t.policy.data_dependent:
-                return t.recorder.call(original, values, {})
+                return as_int(t, values[0], original)
             values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
         return t.fold(original, list(values), {})
 

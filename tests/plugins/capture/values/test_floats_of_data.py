@@ -95,3 +95,118 @@ def test_beside_a_tensor_of_integers_it_matters_which_of_a_float_and_an_int_was_
     compiled = turret.compile(program)
     for number in (0.5, 2.5):
         assert shown(compiled(torch.tensor(number))) == shown(program(torch.tensor(number)))
+
+
+def outcome(function, *args):
+    """What a call gives, or which error it raises."""
+    try:
+        return shown(function(*args))
+    except Exception as error:
+        assert not isinstance(error, turret.TurretError), error
+        return type(error)
+
+
+UNREAD = {
+    "an int of one": lambda x: int(x[0].item()),
+    "a floor of one": lambda x: math.floor(x[0].item()),
+    "a quotient": lambda x: 1 / x[0].item(),
+    "a quotient of two": lambda x: x[1].item() / x[0].item(),
+    "a negative power": lambda x: x[0].item() ** -1,
+    "a quotient of ints": lambda x: 3 // int(x[0] > 1),
+    "a number that a dtype does not hold": lambda x: torch.full((2,), x[0].item() * 1, dtype=torch.float16),
+    "a value to fill in": lambda x: x.float().masked_fill(x > 0, x[0].item() ** 3),
+}
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_python_raises_for_them_is_raised_whether_or_not_the_result_is_read(name, is_read):
+    def program(x):
+        made = UNREAD[name](x)
+        return (x * 2, made) if is_read else (x * 2,)
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for a in (2.5, 0.0, -0.0, -3.0, math.nan, math.inf, 1e5):
+        x = torch.tensor([a, 1.25], dtype=torch.float64)
+        assert outcome(compiled, x) == outcome(program, x), a
+
+
+def test_an_int_that_64_bits_do_not_hold_is_pythons():
+    def program(x):
+        return int(x.item()), x * 2
+
+    compiled = turret.compile(program, fullgraph=True)
+    assert shown(compiled(torch.tensor([2.5]))) == shown(program(torch.tensor([2.5])))
+    with pytest.warns(turret.TurretWarning, match="no 64-bit integer holds"):
+        assert shown(compiled(torch.tensor([1e30]))) == shown(program(torch.tensor([1e30])))
+
+
+POWERS = {
+    "squares": lambda s, n: (s**2, s**3, s**0, s**1.0),
+    "negative": lambda s, n: s**-2,
+    "of an int of data": lambda s, n: (s**n, float(n) ** 2, n**-1),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_their_powers_are_pythons_those_of_negative_numbers_too(name):
+    def program(x, n):
+        return POWERS[name](x.item(), n.item())
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for a in NUMBERS:
+        for n in (2, -1, 3, 0):
+            x = torch.tensor(a, dtype=torch.float64)
+            assert outcome(compiled, x, torch.tensor(n)) == outcome(program, x, torch.tensor(n)), (a, n)
+
+
+def test_the_sign_of_a_quotient_of_zero_is_kept():
+    def program(x):
+        return -0.0 / x.item(), 0 / x.item()
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for a in (2.0, -2.0, math.inf, math.nan):
+        assert shown(compiled(torch.tensor(a))) == shown(program(torch.tensor(a)))
+
+
+def test_bools_of_data_become_numbers():
+    def program(x):
+        holds = bool(x > 1)
+        return int(holds), float(holds), x * int(holds), torch.zeros(int(holds)), math.trunc(float(holds))
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for a in (2.0, 0.5, math.nan):
+        assert shown_all(compiled(torch.tensor(a))) == shown_all(program(torch.tensor(a)))
+
+
+def shown_all(values):
+    return [repr(v) if isinstance(v, torch.Tensor) else shown(v) for v in values]
+
+
+def test_an_assertion_of_a_float_that_python_computes_is_one_of_pythons():
+    def program(x):
+        torch._check((x.shape[0] + 0.5) ** 2 < 9)
+        return x * 2
+
+    compiled = turret.compile(program, fullgraph=True, dynamic=True)
+    for size in (2, 5):
+        assert outcome(compiled, torch.ones(size)) == outcome(program, torch.ones(size))
+
+
+def test_a_bool_of_data_is_subtracted_from_no_tensor():
+    def program(x):
+        return x - bool(x[0] > 0)
+
+    with pytest.warns(turret.TurretWarning, match="is a bool"), pytest.raises(RuntimeError, match="with a bool tensor"):
+        turret.compile(program, fullgraph=True)(torch.ones(2))
+
+
+def test_a_part_of_an_input_may_be_as_long_as_a_float_of_data_says():
+    def program(x, length):
+        x.add_(1)
+        return x[: int(length.item())], x[math.floor(length.item()) :], x[: math.ceil(length.item())], length.item()
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for length in (2.5, 0.0, -1.5, 9.0):
+        given, length = torch.arange(5.0), torch.tensor([length])
+        assert shown(compiled(given.clone(), length)) == shown(program(given.clone(), length))
