@@ -13,6 +13,8 @@ def pack_padded(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) 
     if batch_first:
         padded = padded.transpose(0, 1)
     steps, longest = padded.size(0), int(lengths[0])
+    if lengths.size(0) != padded.size(1):
+        raise RuntimeError("lengths that are not of this batch")
     sorted_well = (lengths[1:] <= lengths[:-1]).all() & (lengths[-1] > 0) & (lengths[0] <= steps)
     if not bool(sorted_well):
         raise RuntimeError("lengths that eager does not take, or does not pack by")

@@ -40,6 +40,8 @@ _EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
 """Exceptions by which Python code goes its way; what an operation on tensors raises is none of them."""
 _OF_GRAPHS = frozenset(("tag_activation_checkpoint", "cond", "while_loop", "map", "map_impl", "scan", "flex_attention"))
 """Higher-order operators that do what graphs among their arguments do."""
+_OWN_OP = "turret.packed_layers"
+"""Turret's own operator in captured graphs, which acts on its arguments alone."""
 _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 
 
@@ -72,7 +74,7 @@ def _is_plain(target: Any) -> bool:
     if isinstance(target, HigherOrderOperator):
         return target._name in _OF_GRAPHS
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).split(".")[0] in ("aten", "prims")
+        return str(target).split(".")[0] in ("aten", "prims") or str(target).startswith(_OWN_OP)
     if target is note_freed or isinstance(target, (Unwrap, Wrap)):  # autograd's graph alone learns of the first
         return True
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
