@@ -66,6 +66,6 @@ def with_autograd() -> Iterator[None]:
     """
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for name in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
-        excluded = excluded.remove(parse_dispatch_key(name))
+        excluded = excluded.remove(getattr(DispatchKey, name))
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
         yield

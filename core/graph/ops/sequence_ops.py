@@ -94,14 +94,14 @@ def _packed_layers_backward_fake(
     return [t.new_empty(t.shape) for t, needed in given if needed]
 
 
-def _save(ctx: Any, inputs: tuple, output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.kind, data, batch_sizes, hidden, weights, *ctx.how = inputs
     ctx.states = len(hidden)
     ctx.wanted = [t.requires_grad for t in (data, *hidden, *weights)]
     ctx.save_for_backward(data, batch_sizes, *hidden, *weights)
 
 
-def _gradients(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple:
+def _gradients(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[Any, ...]:
     data, batch_sizes, *others = ctx.saved_tensors
     hidden, weights = others[: ctx.states], others[ctx.states :]
     found = iter(())

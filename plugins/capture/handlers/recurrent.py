@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-import turret.graph.ops.sequence_ops
 from turret.graph.ops.recurrent_ops import has_trained_kernel
+from turret.graph.ops.sequence_ops import FUNCTIONS
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.torch_functions import call_torch
@@ -55,7 +55,7 @@ def _recurrent(layer: Any) -> Handler:
     return call
 
 
-for _layer in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+for _layer in FUNCTIONS.values():
     registry.functions[_layer] = _recurrent(_layer)
 
 

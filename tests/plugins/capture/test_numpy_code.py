@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.capture.capture_lab import Observed
 
 A = numpy.arange(1.0, 7.0).reshape(2, 3)
 B = numpy.arange(6, dtype=numpy.float32).reshape(2, 3) - 2

@@ -18,7 +18,9 @@ class Tripled(torch.autograd.Function):
         return gradient * 3
 
 
-@pytest.mark.parametrize("compute", [torch.sin, Tripled.apply, torch.Tensor.detach, lambda x: x, lambda x: x.unbind()[0]])
+@pytest.mark.parametrize(
+    "compute", [torch.sin, Tripled.apply, torch.Tensor.detach, lambda x: x, lambda x: x.unbind()[0]]
+)
 def test_whether_there_is_one_breaks_no_graph(compute):
     def program(x):
         y = compute(x)
