@@ -123,6 +123,7 @@ def pack_padded_sequence(t: Tracer, input: Value, lengths: Value, batch_first: V
     if known is None or not all(type(n) is int for n in known):
         if not t.policy.data_dependent or not t.policy.data_sizes:
             raise Unsupported("the size of what sequences are packed to depends on data", _LENGTHS)
+        lengths = t.recorder.call(torch.ops.aten.clone.default, [lengths], {})  # what is read of it guards on no number
         return t.call(t.wrap_known(packed_sequences.pack_padded), [input, lengths, batch_first], {})
     if not _is_packable(padded.fake, known, t.truth(batch_first)):
         raise Unsupported(f"sequences to be packed by lengths {known}")

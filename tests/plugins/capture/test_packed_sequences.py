@@ -74,6 +74,17 @@ def test_sequences_of_lengths_that_data_give_are_part_of_a_whole_graph(name, in_
         assert_gradients(compiled, model, (torch.randn(3, 5, 3), torch.tensor(given)))
 
 
+def test_lists_of_lengths_that_change_are_soon_one_whole_graph():
+    model = Tagger(nn.LSTM, in_order=False)
+    observed = Observed(model.__call__, fullgraph=True)
+    for lengths in ([5, 3, 2], [4, 5, 3], [3, 2, 4], [2, 4, 5]):
+        assert_gradients(observed, model, (torch.randn(3, 5, 3), lengths))
+    captured = len(observed.graphs)
+    for lengths in ([2, 3, 4], [5, 5, 5], [3, 4, 2]):
+        assert_gradients(observed, model, (torch.randn(3, 5, 3), lengths))
+    assert len(observed.graphs) == captured
+
+
 def test_sequences_of_lengths_that_data_give_are_eagers_behind_breaks():
     model = Tagger(nn.LSTM, in_order=False)
     observed = Observed(model.__call__)
