@@ -19,6 +19,7 @@ from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.sequences import List, Sequence, Tuple
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.operators.native_functions import pack_padded, pad_packed
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -107,14 +108,14 @@ def check_hidden_size(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     return t.call(t.wrap_known(packed_sequences.check_hidden_size), list(args), kwargs)
 
 
-@registry.function(torch._pad_packed_sequence)
+@registry.function(pad_packed)
 def pad_packed_sequence(t: Tracer, *args: Value) -> Value:
     """``torch.nn.utils.rnn.pad_packed_sequence``: an index for each element, of the batch sizes."""
     return t.call(t.wrap_known(packed_sequences.pad_packed), list(args), {})
 
 
-@registry.function(torch._pack_padded_sequence)
-def pack_padded_sequence(t: Tracer, input: Value, lengths: Value, batch_first: Value) -> Value:
+@registry.function(pack_padded)
+def pack_padded_sequence(t: Tracer, /, input: Value, lengths: Value, batch_first: Value) -> Value:
     """``torch.nn.utils.rnn.pack_padded_sequence``: elements in known places, where the lengths are known."""
     padded, given = input.realize(), lengths.realize()
     known = t.recorder.known.elements(given.fake) if isinstance(given, Tensor) else None
