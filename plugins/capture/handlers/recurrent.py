@@ -103,13 +103,13 @@ def _layers_of(t: Tracer, states: Tensor, first: int, count: int) -> Value:
 
 
 @registry.function(torch.nn.RNNBase.check_hidden_size)
-def check_hidden_size(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+def check_hidden_size(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """What layers check of the states that they are given, the batch of a packed sequence among it."""
     return t.call(t.wrap_known(packed_sequences.check_hidden_size), list(args), kwargs)
 
 
 @registry.function(pad_packed)
-def pad_packed_sequence(t: Tracer, *args: Value) -> Value:
+def pad_packed_sequence(t: Tracer, /, *args: Value) -> Value:
     """``torch.nn.utils.rnn.pad_packed_sequence``: an index for each element, of the batch sizes."""
     return t.call(t.wrap_known(packed_sequences.pad_packed), list(args), {})
 
@@ -128,10 +128,15 @@ def pack_padded_sequence(t: Tracer, /, input: Value, lengths: Value, batch_first
         return t.call(t.wrap_known(packed_sequences.pack_padded), [input, lengths, batch_first], {})
     if not _is_packable(padded.fake, known, t.truth(batch_first)):
         raise Unsupported(f"sequences to be packed by lengths {known}")
-    sizes = [sum(length > step for length in known) for step in range(known[0])]
+    return _packed_by(t, padded, known, t.truth(batch_first))
+
+
+def _packed_by(t: Tracer, padded: Tensor, lengths: list[int], batch_first: bool) -> Value:
+    """A tensor's sequences, packed by lengths that are known."""
+    sizes = [sum(length > step for length in lengths) for step in range(lengths[0])]
     places = [(step, column) for step, size in enumerate(sizes) for column in range(size)]
     index = [_tensor_of(t, numbers) for numbers in zip(*places, strict=True)]
-    key = Tuple(index[::-1] if t.truth(batch_first) else index)
+    key = Tuple(index[::-1] if batch_first else index)
     return Tuple([padded.get_item(t, key), _tensor_of(t, sizes)])
 
 
