@@ -171,7 +171,8 @@ def define_own_ops() -> None:
     import turret.graph.ops.memory_ops
     import turret.graph.ops.packed_ops
     import turret.graph.ops.random_ops
-    import turret.graph.ops.recurrent_ops  # noqa: F401
+    import turret.graph.ops.recurrent_ops
+    import turret.graph.ops.sequence_ops  # noqa: F401
 
 
 _resolve_once = functools.cache(_resolve)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,3 +56,16 @@ def runs_in_cudnn(*arguments: Any) -> bool:
     """Whether ATen hands a convolution of these arguments to cuDNN as it is (``torch._C``, since 1.13)."""
     cudnn = getattr(torch._C, "_ConvBackend").Cudnn  # noqa: B009 - the stubs leave it out
     return bool(torch._C._select_conv_backend(*arguments) == cudnn)
+
+
+@contextlib.contextmanager
+def with_autograd() -> Iterator[None]:
+    """A context in which calls are recorded for a backward even below autograd, as kernels of ops are run.
+
+    What was given is to be detached first.  (``torch._C``, since 1.13.)
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
+        excluded = excluded.remove(getattr(DispatchKey, name))
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield

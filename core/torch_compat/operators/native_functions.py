@@ -61,3 +61,7 @@ group_tensors_by_device_and_dtype = torch._C._group_tensors_by_device_and_dtype
 """What optimizers sort their parameters with; it reads none."""
 log_api_usage_once = torch._C._log_api_usage_once
 """Counts calls for torch's makers, if at all: nothing in a program sees it."""
+pack_padded = torch._pack_padded_sequence
+"""Sequences as the elements that are there (since 0.4); its fake says other sizes and dtypes (2.13)."""
+pad_packed = torch._pad_packed_sequence
+"""Packed sequences padded again (since 0.4); it reads their batch sizes in C++."""

@@ -312,8 +312,9 @@ class FrameTracer(Caller):
             holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
             recorder.call(assert_async, [holds, Constant("a check of the program's fails")], {})
             return truth
-        if truth and isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
-            return self.assume(value, "a check of the program's fails")
+        if isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
+            holds = value if truth else recorder.call(torch.sym_not, [value], {})
+            return self.assume(holds, "a check of the program's fails") is truth
         return value.truth(self)
 
     def assume(self, condition: Value, message: str) -> bool:

@@ -54,6 +54,7 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
 from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.index_numbers import sizes_read
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
@@ -486,7 +487,7 @@ class GraphRecorder:
             args = [*args, *(kwargs[name] for name in ("from", "to") if name in kwargs)]
             kwargs = {name: value for name, value in kwargs.items() if name not in ("from", "to")}
         nodes, fakes = [], []
-        for value in args:
+        for value in sizes_read(self.t, target, args):
             node, fake = argument(value)
             nodes.append(node)
             fakes.append(fake)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.overrides import TorchFunctionMode
 
 from turret.plugins.capture.errors import Raised, Unsupported
@@ -37,6 +38,8 @@ _MOST_ELEMENTS = 1 << 18
 """Elements of the arrays that numpy is asked with, where smaller ones say nothing."""
 _SMALL = (2, 3, 5, 7)
 """Sizes that stand for larger ones."""
+_OF_DATA = 4
+"""A size that stands for one that depends on data."""
 
 
 class _Recording(TorchFunctionMode):
@@ -131,7 +134,22 @@ def array(object: Any, dtype: Any = None, **kwargs: Any) -> Any:
     return library.array(object, dtype, **kwargs)
 
 
-_INSTEAD: dict[Any, Any] = {operator.truediv: divide, numpy.divide: divide, numpy.array: array, numpy.asarray: array}
+def unique(ar: Any, *, return_inverse: bool = False, return_counts: bool = False, equal_nan: bool = True) -> Any:
+    """``numpy.unique``: of values that are no number it keeps the first, where nothing else is asked for."""
+    library = _library()[0]
+    tensor = library.asarray(ar).tensor
+    found = torch.unique(tensor, return_inverse=return_inverse, return_counts=return_counts)
+    if isinstance(found, tuple):
+        return tuple(map(library.ndarray, found))
+    if equal_nan and tensor.dtype.is_floating_point:
+        missing = torch.isnan(found)
+        found = found[~missing | (missing.cumsum(0) == 1)]
+    return library.ndarray(found)
+
+
+_INSTEAD: dict[Any, Any] = {
+    operator.truediv: divide, numpy.divide: divide, numpy.array: array, numpy.asarray: array, numpy.unique: unique
+}  # fmt: skip
 """Functions that are something else in torch's library."""
 _OTHERS = frozenset({"empty", "empty_like", "argsort", "unique", "save", "load", "shape", "size", "ndim"})
 """Functions that are something else in torch's library, or whose results are not determined."""
@@ -169,7 +187,7 @@ class _Samples:
     def of(self, tensor: Tensor) -> numpy.ndarray:
         """An array for a tensor."""
         fake = tensor.fake
-        shape = [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in fake.shape]
+        shape = [*map(_size_now, fake.shape)]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
         order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
@@ -445,7 +463,7 @@ def _has_plain_strides(tensor: torch.Tensor) -> bool:
     """Whether the strides of a contiguous tensor are those of a new one, in dimensions of one element, too."""
     wanted = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if size == 1 and isinstance(stride, int) and isinstance(wanted, int) and stride != wanted:
+        if guard_or_false(size == 1) and isinstance(stride, int) and isinstance(wanted, int) and stride != wanted:
             return False
         wanted = wanted * size
     return True
@@ -466,8 +484,16 @@ _DTYPES = frozenset({bool, int, float, complex, *numpy.sctypeDict.values()})
 def _elements(tensor: Tensor) -> int:
     total = 1
     for size in tensor.fake.shape:
-        total *= int(size.node.hint) if isinstance(size, torch.SymInt) else size
+        total *= _size_now(size)
     return total
+
+
+def _size_now(size: Any) -> int:
+    """The size that a symbol has now; of one that depends on data, one that it may have."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    hint = size.node.hint
+    return _OF_DATA if hint is None else int(hint)
 
 
 def _symbols(value: Value) -> list[Value]:
@@ -485,7 +511,7 @@ def _plain(object: Any) -> Any:
         return {k: _plain(v) for k, v in object.items()}
     if isinstance(object, slice):
         return slice(_plain(object.start), _plain(object.stop), _plain(object.step))
-    return int(object.node.hint) if isinstance(object, torch.SymInt) else object
+    return _size_now(object) if isinstance(object, torch.SymInt) else object
 
 
 def _exchanged(object: Any, arrays: dict[int, Any]) -> Any:

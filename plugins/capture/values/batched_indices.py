@@ -44,10 +44,13 @@ def _is_index(value: Value) -> bool:
 
 def is_number(t: Tracer, value: Value) -> bool:
     """Whether a value is a tensor without dimensions that holds an integer which only data tell."""
+    return holds_integer(value) and value.known(t) is None  # type: ignore[attr-defined]
+
+
+def holds_integer(value: Value) -> bool:
+    """Whether a value is a tensor without dimensions that holds an integer."""
     fake = getattr(value, "fake", None)
-    if not isinstance(fake, torch.Tensor) or fake.dim() or fake.dtype not in _INTEGERS:
-        return False
-    return value.known(t) is None  # type: ignore[attr-defined]
+    return isinstance(fake, torch.Tensor) and not fake.dim() and fake.dtype in _INTEGERS
 
 
 def _without_ellipsis(t: Tracer, tensor: Value, parts: list[Value]) -> list[Value]:

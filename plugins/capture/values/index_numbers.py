@@ -1,10 +1,34 @@
-"""Indices that tensors without dimensions hold: an element or a bound of a slice is read from them, as eager does."""
+"""Indices and sizes that tensors without dimensions hold: they are read from them, as eager does."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.batched_indices import is_number
-from turret.plugins.capture.values.sequences import Slice, Tuple
+from turret.plugins.capture.values.batched_indices import holds_integer, is_number
+from turret.plugins.capture.values.sequences import List, Slice, Tuple
+
+_SIZED = frozenset({torch.empty, torch.full, torch.ones, torch.rand, torch.randn, torch.zeros})
+_SIZED_METHODS = frozenset(
+    {"expand", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "reshape", "tile", "view"}
+)
+"""What sizes are given to, as numbers or a sequence of them."""
+
+
+def sizes_read(t: Tracer, target: Any, args: list[Value]) -> list[Value]:
+    """The arguments of an operation that is given sizes, with those read that tensors hold."""
+    if target not in (_SIZED_METHODS if isinstance(target, str) else _SIZED) or "vmap" in t.recorder.transforms():
+        return args
+    given = args[1:] if isinstance(target, str) else args
+    return args[: len(args) - len(given)] + [_size_read(t, v.realize()) for v in given]
+
+
+def _size_read(t: Tracer, size: Value) -> Value:
+    if isinstance(size, (List, Tuple)) and any(holds_integer(v.realize()) for v in size.items):
+        return Tuple([_size_read(t, v.realize()) for v in size.items])
+    return size.call_method(t, "item", [], {}) if holds_integer(size) else size
 
 
 def numbers_read(t: Tracer, key: Value) -> Value:

@@ -37,6 +37,7 @@ from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.drawn_numbers import comes_out
 from turret.plugins.capture.values.functions import Handler, Known
+from turret.plugins.capture.values.gradient_functions import GradientFunction
 from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
@@ -176,8 +177,9 @@ class Tensor(Value):
             )  # fmt: skip
         if name in GRAPH_ATTRIBUTES:
             return t.recorder.call(getattr, [self, Constant(name)], {})
-        if name == "grad_fn" and self.fake.grad_fn is None:
-            return Constant(None)
+        if name == "grad_fn":
+            found = self.fake.grad_fn
+            return Constant(None) if found is None else GradientFunction(self, found, t.call_stack.step)
         return self.own_attribute(t, name)
 
     def gradient(self, t: Tracer) -> Value:

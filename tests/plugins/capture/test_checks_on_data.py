@@ -123,3 +123,20 @@ def test_a_branch_that_raises_either_way_decides():
     for x, kind in ((torch.ones(2), KeyError), (torch.full((2,), 9.0), ValueError)):
         with pytest.raises(kind):
             turret.compile(program)(x)
+
+
+def test_a_check_that_raises_where_a_number_of_data_has_a_property_is_part_of_a_whole_graph():
+    def program(x: torch.Tensor) -> torch.Tensor:
+        count = x.sum().item()
+        if count < 0:
+            raise ValueError("negative")
+        if not count < 100:
+            raise ValueError("large")
+        return x * count
+
+    compiled = turret.compile(program, fullgraph=True, options={"on_error": "raise"})
+    for x in (torch.ones(2), torch.arange(3.0)):
+        torch.testing.assert_close(compiled(x), program(x))
+    for x, said in ((torch.full((2,), -1.0), "negative"), (torch.full((2,), 99.0), "large")):
+        with pytest.raises(ValueError, match=said):
+            compiled(x)

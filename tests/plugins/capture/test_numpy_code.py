@@ -290,3 +290,19 @@ def test_a_view_of_a_tensor_of_a_part_of_an_array_begins_where_eager_s_does():
         assert one.storage_offset() == other.storage_offset() and one.stride() == other.stride()
         assert one.untyped_storage().nbytes() == other.untyped_storage().nbytes()
     assert len({o.untyped_storage().data_ptr() for o in found}) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        numpy.unique, numpy.nonzero, numpy.flatnonzero, numpy.argwhere, numpy.bincount, lambda a: a[a > 1] * 2,
+        lambda a: numpy.unique(a, return_inverse=True, return_counts=True), lambda a: numpy.where(a > 1)[0],
+        lambda a: numpy.repeat(a, a), lambda a: len(numpy.unique(a)), lambda a: numpy.unique(a * 0.5),
+        lambda a: numpy.unique(numpy.sqrt(a - 1.0)),
+    ],
+)  # fmt: skip
+def test_results_whose_size_depends_on_data_are_part_of_a_whole_graph(function):
+    compiled = turret.compile(lambda x: function(x.numpy()), fullgraph=True, options={"on_error": "raise"})
+    for numbers in ([1, 2, 2, 3], [0, 2, 0, 1], [1, 1, 1, 1]):
+        x = torch.tensor(numbers)
+        assert_same(compiled(x), function(x.numpy()))
