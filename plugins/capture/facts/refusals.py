@@ -11,9 +11,10 @@ from typing import Any
 
 import attrs
 import torch
-import torch.utils._pytree as pytree
 
 from turret.torch_compat.dispatch import disable_current_modes
+from turret.torch_compat.function_overrides import DisableTorchFunction
+from turret.torch_compat.trees import pytree
 
 _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
 """Errors of shapes, dtypes and arguments; fakes' own (of sizes that depend on data) are classes derived from these."""
@@ -54,7 +55,7 @@ class _NotMade(Exception):
 
 def _error_of(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
     try:
-        with disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        with disable_current_modes(), DisableTorchFunction(), torch.no_grad():
             getattr(args[0], target)(*args[1:], **kwargs) if op == "call_method" else target(*args, **kwargs)
     except Exception as error:
         return error.with_traceback(None)  # which would keep the tensors

@@ -196,16 +196,17 @@ def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
         return False
     if numbers and (dtype.is_complex or len(leaves) > _MOST):
         return False
-    for value in numbers:
-        if not isinstance(value, (Constant, Symbolic)) or value.type() not in (bool, int, float):
-            return False
-        if isinstance(value, Symbolic) and value.type() is bool:
-            return False
-        if value.type() is int and not _fits(value):
-            return False
-        if not dtype.is_floating_point and (dtype is not torch.int64 or value.type() is float):
-            return False
-    return True
+    return all(_is_taken(v, dtype) for v in numbers)
+
+
+def _is_taken(number: Value, dtype: torch.dtype) -> bool:
+    if not isinstance(number, (Constant, Symbolic)) or number.type() not in (bool, int, float):
+        return False
+    if isinstance(number, Symbolic) and number.type() is bool:
+        return False
+    if number.type() is int and not _fits(number):
+        return False
+    return dtype.is_floating_point or (dtype is torch.int64 and number.type() is not float)
 
 
 def _fits(number: Value) -> bool:

@@ -538,11 +538,7 @@ class GraphRecorder:
         try:
             check_positions(target, fakes, named_fakes, self.known)
             guard_offsets(self.t, target, fakes)
-            with (
-                self.symbolic_kernels(target),
-                self.versions.counting(target, fakes),
-                limits,
-            ):
+            with self.symbolic_kernels(target), self.versions.counting(target, fakes), limits:
                 made = power_with_gradient(getattr(target, "__name__", target), fakes)
                 if made is not NotImplemented:
                     return made
@@ -554,20 +550,23 @@ class GraphRecorder:
         except Exception as error:
             if blamed(error):  # a plugin's failure is none of the operation's
                 raise
-            name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-            if isinstance(error, DynamicOutputShapeException):
-                raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             refused = self._error_in_eager(op, target, fakes, named_fakes, error)
             if refused is None:
-                first = str(error).strip().split("\n")[0]
-                unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
-                if takes_no_symbols(error):
-                    unsupported.floats = self._floats_in((fakes, named_fakes))
-                raise unsupported from error
+                raise self._does_not_run(target, fakes, named_fakes, error) from error
         raise self.t.raised_from(refused)  # where the fakes' error, and the frames that it keeps, are gone
 
+    def _does_not_run(self, target: Any, fakes: list, named_fakes: dict[str, Any], error: Exception) -> Unsupported:
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        if isinstance(error, DynamicOutputShapeException):
+            return Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA)
+        first = str(error).strip().split("\n")[0]
+        unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
+        if takes_no_symbols(error):
+            unsupported.floats = self._floats_in((fakes, named_fakes))
+        return unsupported
+
     def _error_in_eager(self, op: str, target: Any, fakes: list, named: dict, error: Exception) -> Exception | None:
-        """What the program is told that an operation raised; None where it had better be raised outside of the graph."""
+        """What the program is told that an operation raised; None where the operation had better raise it itself."""
         if not self.t.policy.whole and not self.t.call_stack.catches():
             return None
         return eager_error(op, target, fakes, named, error)

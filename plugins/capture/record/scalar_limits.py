@@ -58,8 +58,8 @@ class FloatsWithinLimits(TorchDispatchMode):
             if value is None or self.t.recorder.open_regions:
                 reason = f"a number that depends on data and {func} may refuse to take"
                 raise FloatNeeded(reason) if self.t.policy.changing else Unsupported(reason)
-            ends = (">=", limits.low), ("<=", limits.high)
-            held = self.t.binary(operator.and_, *(self.t.compare(sign, value, Constant(end)) for sign, end in ends))
+            low, high = Constant(limits.low), Constant(limits.high)
+            held = self.t.binary(operator.and_, self.t.compare(">=", value, low), self.t.compare("<=", value, high))
             if limits.others:
                 for sign, other in (("==", Constant(math.inf)), ("==", Constant(-math.inf)), ("!=", value)):
                     held = self.t.binary(operator.or_, held, self.t.compare(sign, value, other))

@@ -96,8 +96,9 @@ def _float_power(t: Tracer, base: Value, exponent: Value) -> Value:
     if not whole:
         require(t, t.compare(">=", base, Constant(0)), "a power of a negative number")
     if not exponent.is_constant():
-        defined = [t.compare(s, v, Constant(0)).realize() for s, v in (("!=", base), (">=", exponent))]
-        require(t, t.binary(operator.or_, *defined), "a division by zero")
+        zero = Constant(0)
+        defined = t.binary(operator.or_, t.compare("!=", base, zero), t.compare(">=", exponent, zero))
+        require(t, defined, "a division by zero")
     elif exponent.constant() < 0:
         require_divisor(t, base)
     return t.recorder.call(float_power, [base, exponent], {})

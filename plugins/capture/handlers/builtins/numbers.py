@@ -164,7 +164,7 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
         if any(isinstance(v, Symbolic) for v in values):
             if on_int and values[0].type() is int:
                 return values[0]
-            if on_int and t.policy.data_dependent:
+            if on_int and t.policy.data_dependent and isinstance(values[0], Symbolic):
                 return as_int(t, values[0], original)
             values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
         return t.fold(original, list(values), {})
