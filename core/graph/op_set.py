@@ -98,7 +98,7 @@ _pdist_forward _pdist_backward _ctc_loss _ctc_loss_backward grid_sampler_2d grid
 grid_sampler_3d_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell mkldnn_rnn_layer mkldnn_rnn_layer_backward
 linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_lu linalg_lu_solve linalg_ldl_factor_ex
 turret.frozen_linear turret.frozen_convolution turret.lstm_layer turret.lstm_layer_backward
-turret.packed_layers turret.packed_layers_backward
+turret.packed_layers turret.packed_layers_backward turret.host_math
 linalg_ldl_solve linalg_eig linalg_eigvals _linalg_eigh linalg_householder_product linalg_lstsq linalg_matrix_exp
 linalg_qr linalg_solve_triangular _linalg_solve_ex _linalg_svd _linalg_det _linalg_slogdet linalg_pinv.atol_rtol_tensor
 triangular_solve cholesky_solve cholesky_inverse geqrf ormqr lu_unpack
@@ -170,6 +170,7 @@ def _load_namespace(namespace: str) -> None:
     if namespace == "prims":
         load_prims()
     elif namespace == "turret":
+        import turret.graph.ops.host_scalars
         import turret.graph.ops.memory_ops
         import turret.graph.ops.packed_ops
         import turret.graph.ops.random_ops

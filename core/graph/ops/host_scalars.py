@@ -1,5 +1,7 @@
 """Numbers that the host computes from others, which depend on data: calls of these functions are nodes of a graph.
 
+``turret::host_math`` is a function of Python's ``math`` of floats in tensors.
+
 The trace cannot know whether an index is negative (and counts from the end) or too large, so that the host settles
 it, once the index is known, and shapes are written in what comes of it.  Each such function works on ints and, for a
 plan, on symbols (``expression``).
@@ -15,6 +17,7 @@ from typing import Any
 import sympy
 import torch
 
+from turret.hooks.devices import HOST
 from turret.torch_compat.sizes import of_sizes
 
 
@@ -51,6 +54,22 @@ def float_power(base: Any, exponent: Any) -> Any:
     if isinstance(base, (torch.SymInt, torch.SymFloat)):
         return torch.sym_float(base).__float_pow__(torch.sym_float(exponent))
     return base**exponent
+
+
+_library = torch.library.Library("turret", "FRAGMENT")
+_library.define("host_math(str function, Tensor[] numbers) -> Tensor")
+
+
+def _host_math(function: str, numbers: list[torch.Tensor]) -> torch.Tensor:
+    """What a function of ``math`` gives for numbers in tensors of one float64: torch's own may round otherwise."""
+    found = getattr(math, function)(*(number.item() for number in numbers))
+    return torch.full((), found, dtype=torch.float64, device=HOST)
+
+
+_library.impl("host_math", _host_math, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "turret::host_math", lambda function, numbers: numbers[0].new_empty((), device=HOST), lib=_library
+)
 
 
 def element(tensor: torch.Tensor, key: tuple[Any, ...]) -> torch.Tensor:

@@ -41,8 +41,8 @@ _EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
 """Exceptions by which Python code goes its way; what an operation on tensors raises is none of them."""
 _OF_GRAPHS = frozenset(("tag_activation_checkpoint", "cond", "while_loop", "map", "map_impl", "scan", "flex_attention"))
 """Higher-order operators that do what graphs among their arguments do."""
-_OWN_OP = "turret.packed_layers"
-"""Turret's own operator in captured graphs, which acts on its arguments alone."""
+_OWN_OPS = ("turret.packed_layers", "turret.host_math")
+"""Turret's own operators in captured graphs, which act on their arguments alone."""
 _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 
 
@@ -75,7 +75,7 @@ def _is_plain(target: Any) -> bool:
     if isinstance(target, HigherOrderOperator):
         return target._name in _OF_GRAPHS
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).split(".")[0] in ("aten", "prims") or str(target).startswith(_OWN_OP)
+        return str(target).split(".")[0] in ("aten", "prims") or str(target).startswith(_OWN_OPS)
     if target in (note_freed, element, float_power) or isinstance(target, (Unwrap, Wrap)):
         return True  # autograd's graph alone learns of the first
     module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none

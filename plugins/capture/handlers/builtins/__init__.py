@@ -6,10 +6,22 @@ from turret.plugins.capture.handlers.builtins import (
     classes,
     containers,
     iteration,
+    mathematics,
     numbers,
     operators,
     polyfilled,
     texts,
 )
 
-__all__ = ["attributes", "calls", "classes", "containers", "iteration", "numbers", "operators", "polyfilled", "texts"]
+__all__ = [
+    "attributes",
+    "calls",
+    "classes",
+    "containers",
+    "iteration",
+    "mathematics",
+    "numbers",
+    "operators",
+    "polyfilled",
+    "texts",
+]

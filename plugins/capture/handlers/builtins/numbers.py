@@ -1,9 +1,8 @@
-"""Numbers, and functions of them; those of ``math``, too."""
+"""Numbers, and functions of them."""
 
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import types
 from collections.abc import Callable
@@ -153,29 +152,3 @@ def round_(t: Tracer, value: Value, *digits: Value) -> Value:
         return value.call_method(t, "__round__", list(digits), {})
     found = t.recorder.computed(round, [value, *digits])
     return t.fold(round, [Constant(t.constant_of(value)), *digits], {}) if found is None else found
-
-
-def _symbolic_math(original: Any, on_int: bool) -> None:
-    def handler(t: Tracer, *args: Value) -> Value:
-        values = [a.realize() for a in args]
-        found = t.recorder.computed(original, values)
-        if found is not None:
-            return found
-        if any(isinstance(v, Symbolic) for v in values):
-            if on_int and values[0].type() is int:
-                return values[0]
-            if on_int and t.policy.data_dependent and isinstance(values[0], Symbolic):
-                return as_int(t, values[0], original)
-            values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
-        return t.fold(original, list(values), {})
-
-    registry.functions[original] = handler
-
-
-for _name in ("floor", "ceil", "trunc"):
-    _symbolic_math(getattr(math, _name), True)
-
-
-for _name, _function in vars(math).items():
-    if isinstance(_function, types.BuiltinFunctionType) and _function not in registry.functions:
-        _symbolic_math(_function, False)
