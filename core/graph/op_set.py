@@ -170,7 +170,7 @@ def _load_namespace(namespace: str) -> None:
     if namespace == "prims":
         load_prims()
     elif namespace == "turret":
-        import turret.graph.ops.host_scalars
+        import turret.graph.ops.host_math
         import turret.graph.ops.memory_ops
         import turret.graph.ops.packed_ops
         import turret.graph.ops.random_ops

@@ -11,7 +11,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.frames.trace_modes import is_replaced
-from turret.graph.ops.host_scalars import element
+from turret.graph.ops.host_math import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import JointTracer

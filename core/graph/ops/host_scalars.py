@@ -1,7 +1,5 @@
 """Numbers that the host computes from others, which depend on data: calls of these functions are nodes of a graph.
 
-``turret::host_math`` is a function of Python's ``math`` of floats in tensors.
-
 The trace cannot know whether an index is negative (and counts from the end) or too large, so that the host settles
 it, once the index is known, and shapes are written in what comes of it.  Each such function works on ints and, for a
 plan, on symbols (``expression``).
@@ -17,7 +15,6 @@ from typing import Any
 import sympy
 import torch
 
-from turret.hooks.devices import HOST
 from turret.torch_compat.sizes import of_sizes
 
 
@@ -44,58 +41,6 @@ def evaluated(text: str, names: tuple[str, ...], *values: Any) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _compiled(text: str) -> Any:
     return compile(text, "<number>", "eval")
-
-
-def float_power(base: Any, exponent: Any) -> Any:
-    """``base ** exponent``, of which one is a float or the exponent is negative, and which is no complex number.
-
-    The operator of torch's symbols asserts that the base is not negative.
-    """
-    if isinstance(base, (torch.SymInt, torch.SymFloat)):
-        return torch.sym_float(base).__float_pow__(torch.sym_float(exponent))
-    return base**exponent
-
-
-_library = torch.library.Library("turret", "FRAGMENT")
-_library.define("host_math(str function, Tensor[] numbers) -> Tensor")
-
-
-def _host_math(function: str, numbers: list[torch.Tensor]) -> torch.Tensor:
-    """What a function of ``math`` gives for numbers in tensors of one float64: torch's own may round otherwise."""
-    found = getattr(math, function)(*(number.item() for number in numbers))
-    return torch.full((), found, dtype=torch.float64, device=HOST)
-
-
-_library.impl("host_math", _host_math, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "turret::host_math", lambda function, numbers: numbers[0].new_empty((), device=HOST), lib=_library
-)
-
-
-def element(tensor: torch.Tensor, key: tuple[Any, ...]) -> torch.Tensor:
-    """``tensor[key]`` of a key of ints, slices, None and an ellipsis; an int may be a symbol that depends on data.
-
-    Raises IndexError for more indices than the tensor has dimensions.
-    """
-    taken = 0
-    for part in key:
-        if part is not None and part is not Ellipsis:
-            taken += 1
-    if taken > tensor.dim():
-        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()}")
-    left, dim = tensor.dim() - taken, 0
-    for part in key:
-        if part is Ellipsis:
-            dim += left
-        elif part is None:
-            tensor = tensor.unsqueeze(dim)
-            dim += 1
-        elif isinstance(part, slice):
-            tensor = tensor[(*[slice(None)] * dim, part)]
-            dim += 1
-        else:
-            tensor = tensor.select(dim, part)
-    return tensor
 
 
 def _position(index: Any, extent: Any) -> sympy.Expr:

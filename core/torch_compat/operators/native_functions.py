@@ -37,13 +37,14 @@ def binding_of(op: OpOverload) -> Callable[..., Any] | None:
     """The function in C++ that calls just this op, and parses arguments by code that was generated for it.
 
     None where there is none: a function that chooses among overloads, those beside that write to ``out``, may choose
-    another one, and one that makes tensors has other arguments than the op.
+    another one, and one that makes tensors has other arguments than the op.  ``reduction`` may have a default other
+    than the op's (``multi_margin_loss``, 2.13).
     """
     packet = op._overloadpacket
     overloads = (getattr(packet, name) for name in packet.overloads())
     if op.namespace != "aten" or any(o is not op and not _writes_to_out(o) for o in overloads) or _writes_to_out(op):
         return None
-    if any(argument.name == "layout" for argument in op._schema.arguments):
+    if any(argument.name in ("layout", "reduction") for argument in op._schema.arguments):
         return None
     name = op._schema.name.partition("::")[2]
     found: Callable[..., Any] | None = next((f for home in _BINDINGS if (f := getattr(home, name, None))), None)

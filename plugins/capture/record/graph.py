@@ -503,7 +503,8 @@ class GraphRecorder:
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.t.provenance, target, kinds)
         limited = self.within_limits(fakes, named_fakes)
-        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext())
+        parts = _parts_of([*args, *kwargs.values()])
+        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
         if limited is not None:
             limited.assert_limits([*_parts_of([*args, *kwargs.values()])])
         self._refuse_resized(results, fakes)
@@ -532,9 +533,15 @@ class GraphRecorder:
             raise Unsupported("an argument out= of another size than the result, which the call resizes")
 
     def _run(
-        self, op: str, target: Any, fakes: list, named_fakes: dict[str, Any], limits: contextlib.AbstractContextManager
+        self,
+        op: str,
+        target: Any,
+        fakes: list,
+        named_fakes: dict[str, Any],
+        limits: contextlib.AbstractContextManager,
+        parts: Iterator[Value],
     ) -> Any:
-        """What a call gives for fake values."""
+        """What a call gives for fake values; ``parts`` are those of the program's."""
         try:
             check_positions(target, fakes, named_fakes, self.known)
             guard_offsets(self.t, target, fakes)
@@ -550,7 +557,8 @@ class GraphRecorder:
         except Exception as error:
             if blamed(error):  # a plugin's failure is none of the operation's
                 raise
-            refused = self._error_in_eager(op, target, fakes, named_fakes, error)
+            is_told = (self.t.policy.whole or self.t.call_stack.catches()) and not any(map(_is_of_numpy, parts))
+            refused = eager_error(op, target, fakes, named_fakes, error) if is_told else None
             if refused is None:
                 raise self._does_not_run(target, fakes, named_fakes, error) from error
         raise self.t.raised_from(refused)  # where the fakes' error, and the frames that it keeps, are gone
@@ -564,12 +572,6 @@ class GraphRecorder:
         if takes_no_symbols(error):
             unsupported.floats = self._floats_in((fakes, named_fakes))
         return unsupported
-
-    def _error_in_eager(self, op: str, target: Any, fakes: list, named: dict, error: Exception) -> Exception | None:
-        """What the program is told that an operation raised; None where the operation had better raise it itself."""
-        if not self.t.policy.whole and not self.t.call_stack.catches():
-            return None
-        return eager_error(op, target, fakes, named, error)
 
     def _floats_in(self, arguments: Any) -> frozenset[Source]:
         """The floats that change among the arguments of a call."""
@@ -765,6 +767,11 @@ def _refuse_too_large(args: list[Any]) -> None:
 
 def _tensors_in(arguments: Any) -> list[torch.Tensor]:
     return [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+
+
+def _is_of_numpy(value: Value) -> bool:
+    """Whether a value is a scalar of numpy, which is a plain number in a graph, and is named in errors."""
+    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
 
 
 def _parts_of(values: Iterable[Value]) -> Iterator[Value]:

@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.frames.sources import Source
-from turret.graph.ops.host_scalars import float_power
+from turret.graph.ops.host_math import float_power
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
@@ -60,14 +60,17 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
 def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
     """A float as Python rounds it, where it changes from call to call or depends on data; None for other numbers.
 
-    Asserts of data what the operation needs.
+    Asserts of data what the operation needs, except in optimizers, whose counts of steps are fit for it.
     """
-    if operation in _DIVISIONS and is_of_data(right):
+    asks = t.policy.data_dependent and not t.call_stack.in_optimizer()
+    if asks and operation in _DIVISIONS and is_of_data(right):
         require_divisor(t, right)
     computed = t.recorder.computed(operation, [left, right])
-    if computed is None and t.policy.data_dependent and _is_of_data(operation, left, right):
+    by_data = operation is operator.truediv and is_of_data(right)
+    exactly = asks if by_data else t.policy.data_dependent
+    if computed is None and exactly and _is_of_data(operation, left, right):
         return _in_tensors(t, operation, left, right)
-    if computed is None and operation is operator.pow and is_of_data(left) and _gives_float(left, right):
+    if computed is None and asks and operation is operator.pow and is_of_data(left) and _gives_float(left, right):
         return _float_power(t, left, right)
     return computed
 
@@ -79,7 +82,7 @@ def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
         isinstance(v, Symbolic) or _is_exact(v.constant()) for v in values
     ):
         return False
-    if operation is operator.truediv:  # by none of data that is zero, see ``_compute``
+    if operation is operator.truediv:  # by none of data that is zero, see ``_computed_exactly``
         return is_of_data(right) or (right.is_constant() and right.constant() != 0)
     return operation in (operator.add, operator.sub, operator.mul)
 

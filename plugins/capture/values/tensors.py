@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
-from turret.graph.ops.host_scalars import element
+from turret.graph.ops.host_math import element
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.known_data import number_of

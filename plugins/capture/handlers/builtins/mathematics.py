@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import torch
 
+from turret.graph.ops.host_math import host_math
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.domains import require
@@ -41,9 +41,7 @@ def _answer(t: Tracer, /, *args: Value, function: Callable[..., Any]) -> Value:
 
 def _of_data(t: Tracer, function: Any, values: list[Value]) -> Value | None:
     """What a function gives for floats of data, of which the graph asserts that Python raises for none; or None."""
-    if not all(isinstance(v, (Constant, Symbolic)) and v.type() in (bool, int, float) for v in values):
-        return None
-    if any(v.is_constant() and abs(v.constant()) >= _MOST for v in values):
+    if not all(map(_is_number, values)):
         return None
     values = [as_float(t, v) if isinstance(v, Symbolic) and v.type() is not float else v for v in values]
     name = function.__name__
@@ -55,11 +53,17 @@ def _of_data(t: Tracer, function: Any, values: list[Value]) -> Value | None:
     for condition in conditions:
         condition.require(t, values, name)
     given: list[Value] = [Constant(name), List([as_float64(t, v) for v in values])]
-    return t.recorder.call_method("item", [t.recorder.call(torch.ops.turret.host_math.default, given, {})], {})
+    return t.recorder.call_method("item", [t.recorder.call(host_math, given, {})], {})
+
+
+def _is_number(value: Value) -> bool:
+    if not isinstance(value, (Constant, Symbolic)) or value.type() not in (bool, int, float):
+        return False
+    return not value.is_constant() or abs(value.constant()) < _MOST or value.type() is float
 
 
 _MOST = 2.0**63
-"""Constants from here on are no numbers of 64 bits."""
+"""Int constants from here on are no numbers of 64 bits."""
 
 _CLASSES: dict[str, Callable[[Tracer, Value], Value]] = {
     "isnan": lambda t, v: t.compare("!=", v, v),

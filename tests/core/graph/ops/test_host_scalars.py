@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from turret.graph.ops.host_scalars import (
     bound_of_slice,
-    element,
     end_of_slice,
     evaluated,
     expression,
@@ -52,18 +51,3 @@ def test_the_text_of_a_plan_computes_the_same(function, extent: int, index: int)
 
 def test_other_functions_have_no_expression():
     assert expression(operator.add, (1, 2)) is None and expression(torch.ops.aten.sin.default, ()) is None
-
-
-KEYS = [(1,), (-1, 2), (slice(None), 1), (slice(1, 2), None, 0), (..., 2), (0, ..., 1), (None, 1, slice(0, 3, 2))]
-
-
-@pytest.mark.parametrize("key", KEYS, ids=str)
-def test_an_element_is_what_indexing_gives(key):
-    x = torch.arange(24).reshape(2, 3, 4)
-    found = element(x, key)
-    assert torch.equal(found, x[key]) and found.stride() == x[key].stride() and found._base is x._base
-
-
-def test_too_many_indices_are_refused():
-    with pytest.raises(IndexError, match="too many indices"):
-        element(torch.zeros(2), (0, 0))
