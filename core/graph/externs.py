@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from turret.graph.op_traits import is_collective
+from turret.graph.ops import define_own_ops
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
 from turret.hooks.registration.covered_ops import cover
@@ -161,19 +162,6 @@ def _resolve(name: str) -> Any:
     if namespace == "turret":
         define_own_ops()
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-
-
-def define_own_ops() -> None:
-    """Make the operators of the namespace ``turret`` known, which what was stored may name."""
-    import turret.graph.ops.attention_ops
-    import turret.graph.ops.failing_ops
-    import turret.graph.ops.host_math
-    import turret.graph.ops.library_ops
-    import turret.graph.ops.memory_ops
-    import turret.graph.ops.packed_ops
-    import turret.graph.ops.random_ops
-    import turret.graph.ops.recurrent_ops
-    import turret.graph.ops.sequence_ops  # noqa: F401
 
 
 _resolve_once = functools.cache(_resolve)

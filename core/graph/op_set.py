@@ -23,6 +23,7 @@ from torch import fx
 
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED
+from turret.graph.ops import define_own_ops
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, load_prims
 
 
@@ -170,12 +171,7 @@ def _load_namespace(namespace: str) -> None:
     if namespace == "prims":
         load_prims()
     elif namespace == "turret":
-        import turret.graph.ops.host_math
-        import turret.graph.ops.memory_ops
-        import turret.graph.ops.packed_ops
-        import turret.graph.ops.random_ops
-        import turret.graph.ops.recurrent_ops
-        import turret.graph.ops.sequence_ops  # noqa: F401
+        define_own_ops()
 
 
 def family_of(op: Any) -> Family | None:

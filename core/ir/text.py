@@ -14,7 +14,8 @@ import sympy
 import torch
 
 from turret.errors import TextError
-from turret.graph.externs import define_own_ops, resolve_op
+from turret.graph.externs import resolve_op
+from turret.graph.ops import define_own_ops
 from turret.hooks.size_source import SizeSource
 from turret.hooks.text.notation import SYMBOL_KINDS
 from turret.ir.analysis.symbols import symbols_within

@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.errors import TextError
-from turret.graph.externs import define_own_ops
+from turret.graph.ops import define_own_ops
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, InputInfo
 from turret.hooks.text.graph_text import META, described

@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from turret.errors import CacheError
-from turret.graph.externs import define_own_ops
 from turret.graph.fakes.histories import with_history
+from turret.graph.ops import define_own_ops
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec

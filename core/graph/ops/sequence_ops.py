@@ -43,16 +43,9 @@ def _packed_layers(
 
 
 def _packed_layers_fake(
-    kind: str,
-    data: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    hidden: _Tensors,
-    weights: _Tensors,
-    biased: bool,
-    layers: int,
-    train: bool,
-    both: bool,
+    kind: str, data: torch.Tensor, batch_sizes: torch.Tensor, hidden: _Tensors, weights: _Tensors, *how: Any
 ) -> list[torch.Tensor]:
+    *_, both = how
     width = hidden[0].shape[-1] * (2 if both else 1)
     return [data.new_empty((data.shape[0], width)), *(h.new_empty(h.shape) for h in hidden)]
 
@@ -81,15 +74,9 @@ def _packed_layers_backward(
 
 
 def _packed_layers_backward_fake(
-    kind: str,
-    data: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    hidden: _Tensors,
-    weights: _Tensors,
-    gradients: Sequence[torch.Tensor | None],
-    wanted: Sequence[bool],
-    *how: Any,
+    kind: str, data: torch.Tensor, batch_sizes: torch.Tensor, hidden: _Tensors, weights: _Tensors, *how: Any
 ) -> list[torch.Tensor]:
+    _, wanted, *_ = how
     given = zip((data, *hidden, *weights), wanted, strict=True)
     return [t.new_empty(t.shape) for t, needed in given if needed]
 

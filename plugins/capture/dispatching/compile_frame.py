@@ -91,10 +91,10 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
+    whole = _never_breaks(settings)
     with lookups.at_recursion_limit(_RECURSION):
         while True:
-            sizes_of_data, whole = settings.data_dependent, _never_breaks(settings)
-            policy = Policy(dynamic, history, *sizes_of_data, reuse, several, specialized, whole=whole)
+            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()

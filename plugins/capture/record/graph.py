@@ -506,7 +506,7 @@ class GraphRecorder:
         parts = _parts_of([*args, *kwargs.values()])
         result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
         if limited is not None:
-            limited.assert_limits([*_parts_of([*args, *kwargs.values()])])
+            limited.assert_limits([*parts])
         self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)

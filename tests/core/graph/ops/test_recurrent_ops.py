@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from turret.graph.externs import define_own_ops
+from turret.graph.ops import define_own_ops
 from turret.graph.ops.recurrent_ops import has_trained_kernel
 from turret.torch_compat.fakes import FakeTensorMode
 
