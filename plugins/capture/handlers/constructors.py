@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import numpy
 import torch
 
 from turret.hooks.devices import HOST
@@ -18,7 +17,7 @@ from turret.plugins.capture.interpreter.wrap import known
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
-from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
 from turret.plugins.capture.values.symbols import Symbolic
@@ -105,7 +104,7 @@ def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str,
     Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor.
     """
     leaves = list(_leaves(data))
-    if "dtype" not in options and any(_is_numpy(v) for v in leaves):
+    if "dtype" not in options and any(map(is_numpy_scalar, leaves)):
         if not all(isinstance(v, Constant) for v in leaves):
             raise Unsupported("a tensor of numpy's scalars and others that are no constants")
         options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
@@ -233,10 +232,6 @@ def _fixed(data: Value) -> Value:
     if isinstance(data, Symbolic):
         return Constant(data.fixed())
     return List([_fixed(v) for v in data.items]) if isinstance(data, (List, Tuple)) else data
-
-
-def _is_numpy(value: Value) -> bool:
-    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
 
 
 def _holds(dtype: torch.dtype, given: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from turret.plugins.capture.interpreter.wrap import equal, identity, known
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.array_code import in_library
 from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value, computed
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
@@ -172,7 +172,7 @@ def _of_array(original: Any, copies: bool) -> Any:
             return _converted(t, data.tensor(t, True) if copies else from_numpy(t, data), rest, copies)
         if isinstance(data, (List, Tuple)) and len(args) <= 1:
             return tensor_of_sequence(t, original, data, rest)
-        if isinstance(data, Constant) and isinstance(data.value, numpy.generic):
+        if is_numpy_scalar(data):
             with no_dispatch():
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
         if isinstance(data, Symbolic) and len(args) <= 1:

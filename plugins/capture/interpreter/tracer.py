@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import attrs
-import numpy
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
@@ -41,6 +40,7 @@ from turret.plugins.capture.values.base import (
     Lazy,
     Tracer,
     Value,
+    is_numpy_scalar,
     spelled,
 )
 from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
@@ -392,7 +392,7 @@ class FrameTracer(Caller):
         left, right = left.realize(), right.realize()
         if operation is operator.getitem:
             return left.get_item(self, right)
-        if any(isinstance(v, Constant) and isinstance(v.value, numpy.generic) for v in (left, right)):
+        if is_numpy_scalar(left) or is_numpy_scalar(right):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in (left, right))
         if inplace and (isinstance(left, Instance) or left.type() in (dict, set)):
             answer = self._changed_in_place(operation, left, right)

@@ -50,7 +50,7 @@ from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.record.scalar_limits import FloatsWithinLimits
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
 from turret.plugins.capture.values.functions import Known
@@ -557,7 +557,7 @@ class GraphRecorder:
         except Exception as error:
             if blamed(error):  # a plugin's failure is none of the operation's
                 raise
-            is_told = (self.t.policy.whole or self.t.call_stack.catches()) and not any(map(_is_of_numpy, parts))
+            is_told = (self.t.policy.whole or self.t.call_stack.catches()) and not any(map(is_numpy_scalar, parts))
             refused = eager_error(op, target, fakes, named_fakes, error) if is_told else None
             if refused is None:
                 raise self._does_not_run(target, fakes, named_fakes, error) from error
@@ -767,11 +767,6 @@ def _refuse_too_large(args: list[Any]) -> None:
 
 def _tensors_in(arguments: Any) -> list[torch.Tensor]:
     return [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
-
-
-def _is_of_numpy(value: Value) -> bool:
-    """Whether a value is a scalar of numpy, which is a plain number in a graph, and is named in errors."""
-    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
 
 
 def _parts_of(values: Iterable[Value]) -> Iterator[Value]:

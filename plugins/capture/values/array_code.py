@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Sequence, Slice, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
@@ -291,7 +291,7 @@ class NumpyCall:
 
     def object(self, value: Value, array: Callable[[Tensor], Any]) -> Any:
         value = value.realize()
-        if isinstance(value, Array) or (isinstance(value, Constant) and isinstance(value.value, numpy.generic)):
+        if isinstance(value, Array) or is_numpy_scalar(value):
             tensor = self.tensor(value)
             self.arrays.append((value, tensor))
             return array(tensor)

@@ -10,8 +10,9 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
+import numpy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -537,6 +538,11 @@ class Constant(Value):
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.constant(self.value)
+
+
+def is_numpy_scalar(value: Value) -> TypeGuard[Constant]:
+    """Whether a value is a scalar of numpy, which is a plain number to operations in a graph."""
+    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
 
 
 def _methods_compared_with() -> dict[Any, tuple[type, ...]]:
