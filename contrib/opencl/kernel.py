@@ -9,7 +9,7 @@ import attrs
 
 from turret.contrib.opencl.language import CTYPES, bitcast_text, op_text
 from turret.ir import Kernel, TensorDecl, divides_by_zero, product
-from turret.ir.conditions import mask_operands, mask_reports
+from turret.ir.conditions import mask_hoisted, mask_operands
 from turret.ir.emit.c_emitter import CEmitter
 from turret.ir.index import hinted
 from turret.ir.nest import flat_load, map_roots, nest_of, plain_reduction, scan_innermost, split_loops
@@ -32,7 +32,7 @@ class Function:
 
 def emit(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str, int]) -> Function:
     """Write a kernel; ``UnsupportedError`` where loops in OpenCL cannot express it."""
-    nest = mask_operands(mask_reports(scan_innermost(nest_of(kernel, tensors))), divides_by_zero)
+    nest = mask_operands(mask_hoisted(scan_innermost(nest_of(kernel, tensors))), divides_by_zero)
     nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else plain_reduction(node))
     bound = {v for node in nest.reductions for v in node.payload.variables}
     if not (bound - set(nest.inner)) & set(nest.loops) and not nest.scattered:

@@ -9,18 +9,19 @@ one: under a condition that differs from element to element they would leave ele
 operands are wanted; elsewhere they are zeros, and the result is not used.
 
 Loops are conditions too: what none of a loop's variables determines is computed ahead of it, and a loop over a size
-that depends on data may have no step.  ``mask_reports`` keeps what is computed for no element from reporting an error.
+that depends on data may have no step.  ``mask_hoisted`` keeps what is computed for no element from reporting an error,
+and from reading a tensor that has none.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import torch
 
-from turret.ir.expr import Expr, call, constant, divides_by_zero, rebuild, reduce, rewrite, size_value, walk
+from turret.ir.expr import Expr, call, constant, divides_by_zero, loads, rebuild, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest, always_inside, change_roots, change_store, flat_offset
 from turret.ir.program import TensorDecl
@@ -60,15 +61,20 @@ def both(outer: Expr | None, condition: Expr, needs_mask: Predicate) -> Expr:
     return call("logical_and", outer, condition)
 
 
-def mask_reports(nest: Nest) -> Nest:
-    """``nest`` with operands under which no check fails where a loop around it, that it does not mention, is empty."""
+def mask_hoisted(nest: Nest) -> Nest:
+    """``nest``, whose loads are not flat yet, where nothing that a code generator moves ahead of a loop does harm.
+
+    Where a loop turns out to be empty, what does not mention it is computed all the same: no check fails there, and
+    no tensor is read that is empty as well.
+    """
     if not any(_may_be_empty(v) for v in nest.loops) and not any(map(_may_be_empty, _reduced(nest))):
         return nest
     inner = frozenset(nest.inner)
+    suspects = {name: decl for name, decl in nest.tensors.items() if any(map(_may_be_zero, decl.shape))}
 
     def masked(store: FlatStore) -> FlatStore:
         loops = nest.loops if store.variables & inner else nest.outer
-        return change_store(store, _ReportGuard(loops).change)
+        return change_store(store, _Guard(loops, suspects).change)
 
     return attrs.evolve(nest, stores=tuple(map(masked, nest.stores)))
 
@@ -78,44 +84,67 @@ def _reduced(nest: Nest) -> list[Var]:
 
 
 def _may_be_empty(variable: Var) -> bool:
-    return not provably_nonnegative(variable.extent - 1)
+    return _may_be_zero(variable.extent)
 
 
-class _ReportGuard:
-    """Changes expressions inside of ``loops``."""
+def _may_be_zero(extent: Size) -> bool:
+    return not provably_nonnegative(extent - 1)
 
-    def __init__(self, loops: Iterable[Var]) -> None:
+
+class _Guard:
+    """Changes expressions inside of ``loops``; ``suspects``: the tensors that may have no elements."""
+
+    def __init__(self, loops: Iterable[Var], suspects: Mapping[str, TensorDecl]) -> None:
         self._loops = tuple(loops)
         self._open = [v for v in self._loops if _may_be_empty(v)]
+        self._suspects = suspects
         self._done: dict[Expr, Expr] = {}
 
     def change(self, expr: Expr) -> Expr:
-        if not expr.reports:
+        if not expr.reports and not any(self._unmentioned(node) for node in loads(expr)):
             return expr
         if expr not in self._done:
             self._done[expr] = self._changed(expr)
         return self._done[expr]
 
     def _changed(self, expr: Expr) -> Expr:
-        inside = _ReportGuard((*self._loops, *expr.payload.variables)) if expr.op == "reduce" else self
+        inside = _Guard((*self._loops, *expr.payload.variables), self._suspects) if expr.op == "reduce" else self
         args = tuple(map(inside.change, expr.args))
         coords = tuple(coord.substitute({}, self.change) for coord in expr.coords)
         if expr.op == "check_index":
             args = (self._wanted(expr, args[0]), *args[1:])
         elif divides_by_zero(expr):
             args = (args[0], self._wanted(expr, args[1]))
-        return rebuild(expr, args, coords)
+        changed = rebuild(expr, args, coords)
+        for extent in self._unmentioned(expr):
+            changed = call("masked", _is_positive(extent), changed, constant(0, changed.dtype))
+        return changed
+
+    def _unmentioned(self, node: Expr) -> list[Size]:
+        """Extents of what a load reads that may be 0 for all that the loops say which the load cannot leave.
+
+        An offset does not mention a loop along a dimension of stride 0, whatever the coordinate.
+        """
+        decl = self._suspects.get(node.tensor) if node.op == "load" else None
+        if decl is None:
+            return []
+        kept = [frozenset() if stride == 0 else c.variables for c, stride in zip(node.coords, decl.stride, strict=True)]
+        if all(any(v in variables for variables in kept) for v in self._open):
+            return []
+        return [n for n, variables in zip(decl.shape, kept, strict=True) if not variables and _may_be_zero(n)]
 
     def _wanted(self, check: Expr, operand: Expr) -> Expr:
         """The operand that a check fails for: where some loop is empty, one that it lets through."""
-        sizes = [size_value(v.extent) for v in self._open if v not in check.variables]
+        sizes = [v.extent for v in self._open if v not in check.variables]
         if not sizes:
             return operand
-        some = functools.reduce(
-            functools.partial(call, "logical_and"), [call("gt", n, constant(0, torch.int64)) for n in sizes]
-        )
+        some = functools.reduce(functools.partial(call, "logical_and"), map(_is_positive, sizes))
         neutral = constant(0 if check.op == "check_index" else 1, operand.dtype)
         return call("masked", some, operand, neutral)
+
+
+def _is_positive(extent: Size) -> Expr:
+    return call("gt", size_value(extent), constant(0, torch.int64))
 
 
 def mask_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:

@@ -294,7 +294,7 @@ class Builder:
         mode: ScatterMode,
         condition: Callable[[tuple[Index, ...]], Expr] | None = None,
     ) -> TensorValue:
-        """Define a tensor like ``fake``: ``initial`` (same shape and dtype) with elements combined into it.
+        """Define a tensor like ``fake``: ``initial`` (same dtype and sizes) with elements combined into it.
 
         At every ``index`` of ``loops`` where ``condition(index)`` holds, ``value(index)``, cast to the dtype, is
         combined by ``mode`` into the element at ``coords(index)``, which must lie inside.
@@ -305,6 +305,8 @@ class Builder:
         variables = loop_variables(loops)
         index = tuple(v.index for v in variables)
         where = tuple(coords(index))
+        if initial.shape != decl.shape:  # sizes of two names, as ``max(0, n)`` and an ``n`` that is never negative
+            initial = initial.view(decl.shape, lambda at: at)
         # An address does not depend on where it lies along a dimension of size 1 that has no stride.
         lost = [place for place, stride in zip(where, decl.stride, strict=True) if stride == 0]
         statement = Scatter(

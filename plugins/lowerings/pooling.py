@@ -350,7 +350,7 @@ def _max_pool_backward(b: Builder, grad: TensorValue, indices: TensorValue, pool
         zero = constant(0, dtype)
         hit = call("eq", indices.load(position), pool.number(index))
         value = call("where", hit, cast(grad.load(position), dtype), zero)
-        return reduce("sum", variables, _guarded(inside, value, zero))
+        return _summed(variables, _guarded(inside, value, zero))
 
     return b.define(b.result, body)
 
@@ -410,6 +410,12 @@ def _adaptive_max_backward_lowering(rank: int) -> Callable[..., Any]:
 # ---------------------------------------------------------------- average
 
 
+def _summed(variables: Sequence[Var], value: Expr) -> Expr:
+    """The sum over a window, which starts at +0: that shows for one of a single -0."""
+    total = reduce("sum", variables, value)
+    return call("add", total, constant(0, value.dtype)) if all(v.extent == 1 for v in variables) else total
+
+
 def _average_pool(b: Builder, x: TensorValue, pool: _Pool, divisor: int | None) -> TensorValue:
     dtype = compute_dtype(x.dtype)
     if not dtype.is_floating_point:
@@ -417,7 +423,7 @@ def _average_pool(b: Builder, x: TensorValue, pool: _Pool, divisor: int | None) 
 
     def body(index: Sequence[Index]) -> Expr:
         variables, position, inside = pool.members(index)
-        total = reduce("sum", variables, _guarded(inside, cast(x.load(position), dtype), constant(0, dtype)))
+        total = _summed(variables, _guarded(inside, cast(x.load(position), dtype), constant(0, dtype)))
         return call("div", total, constant(divisor, dtype) if divisor else pool.divisor(index, dtype))
 
     return b.define(b.result, body)
@@ -435,7 +441,7 @@ def _average_pool_backward(b: Builder, grad: TensorValue, pool: _Pool, divisor: 
         share = constant(divisor, dtype) if divisor else pool.divisor(position, dtype)
         value = cast(grad.load(position), dtype)
         value = _guarded(inside, call("div", value, share), constant(0, dtype))
-        return reduce("sum", variables, value)
+        return _summed(variables, value)
 
     return b.define(b.result, body)
 

@@ -26,7 +26,7 @@ def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
 
         if not x.shape or x.shape[dim] == 1:
             return b.define(b.result, lambda index: single(cast(x.load(index), b.result.dtype)))
-        along = loop_variables(x.shape)[dim % len(x.shape)]
+        along = loop_variables(b.result_shape())[dim % len(x.shape)]
         return b.define(b.result, lambda index: scan(kind, along, cast(cast(x.load(index), b.result.dtype), inner)))
 
     return lower

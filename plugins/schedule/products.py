@@ -178,6 +178,9 @@ class MatrixProduct:
         left = read(self.left, (*places[: len(batch) + 1], step))
         right = read(self.right, (*places[: len(batch)], step, *across))
         value = reduce("sum", (along,), call("mul", left, right))
+        if depth == 1 and (batch or (self.added is None and (1 in result.shape or not self.has_columns))):
+            # Where the library sums from zero, -0 becomes +0; a single term of a matrix it writes as it is.
+            value = call("add", value, constant(0, inner))
         if self.alpha != 1:
             value = call("mul", value, constant(self.alpha, inner))
         if self.added is not None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from turret.ir.conditions import mask_operands, mask_reports
+from turret.ir.conditions import mask_hoisted, mask_operands
 from turret.ir.expr import (
     Expr,
     ReductionKind,
@@ -54,7 +54,7 @@ UNROLLED_NODES = 600
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
-    nest = scan_innermost(mask_operands(mask_reports(nest), divides_by_zero))
+    nest = scan_innermost(mask_operands(mask_hoisted(nest), divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:

@@ -13,7 +13,7 @@ import attrs
 
 from turret.errors import UnsupportedError
 from turret.ir.analysis.contraction import has_matrix_product
-from turret.ir.conditions import mask_operands, mask_reports
+from turret.ir.conditions import mask_hoisted, mask_operands
 from turret.ir.expr import Expr, call, constant
 from turret.ir.index import Var, product
 from turret.ir.nest import (
@@ -46,7 +46,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str
     nest = _without_trivial_loops(nest)
     if nest.inner or not nest.scattered:
         nest = adopt_row(nest, is_short)
-    nest = _free_scan(mask_operands(mask_reports(nest)))
+    nest = _free_scan(mask_operands(mask_hoisted(nest)))
     nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else None)
     nest = map_roots(nest, unroll(frozenset(nest.inner)))
     nest = _without_short_row(nest)
