@@ -200,10 +200,10 @@ def _within_memory(given: Given) -> None:
     tensor, sizes, strides = given["self"], given["size"], given["stride"]
     offset = tensor.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
     memory = tensor.untyped_storage().nbytes()
-    if any(map(_is_of_data, (*sizes, *strides, offset, memory))):
-        return
-    require(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
-    if all(n != 0 for n in sizes):
+    for number in (*sizes, *strides, offset):
+        require(number >= 0, lambda: "a negative size, stride or offset")
+    # Where data decide whether there are elements, the graph asks as if there were some.
+    if all(_is_of_data(n) or n != 0 for n in sizes):
         last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         require((last + 1) * tensor.element_size() <= memory, lambda: f"the element {last} lies outside of memory")
 
