@@ -6,9 +6,13 @@ computes what is read.  A call for which an assertion fails runs as Python, whic
 
 from __future__ import annotations
 
+import sys
+
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 
 _TOO_LARGE = 2.0**62
+_MOST_DOUBLINGS = 1023
+"""The exponent of the largest power of two that is a float."""
 
 
 def require(t: Tracer, condition: Value, reason: str) -> None:
@@ -21,6 +25,19 @@ def require_whole(t: Tracer, number: Value) -> None:
     """Assert that a float becomes an int that 64 bits hold: that it is finite, and not too large."""
     size = t.recorder.call(abs, [number], {})
     require(t, t.compare("<", size, Constant(_TOO_LARGE)), "a float that no 64-bit integer holds becomes an int")
+
+
+def require_finite(t: Tracer, number: Value) -> None:
+    """Assert that a float is one, no infinity: Python raises where an operation gives what no float holds."""
+    size = t.recorder.call(abs, [number], {})
+    require(t, t.compare("<=", size, Constant(sys.float_info.max)), "a number that is no float any more")
+
+
+def require_finite_power(t: Tracer, base: Value, exponent: float) -> None:
+    """Assert that ``abs(base) ** exponent`` is a float: Python raises where it would be an infinity."""
+    size = t.recorder.call(abs, [base], {})
+    most = 2.0 ** min(_MOST_DOUBLINGS, _MOST_DOUBLINGS / exponent)
+    require(t, t.compare("<", size, Constant(most)), "a power that is no float any more")
 
 
 def require_divisor(t: Tracer, number: Value) -> None:

@@ -27,7 +27,13 @@ from turret.plugins.capture.values.base import (
     Value,
 )
 from turret.plugins.capture.values.decisions import decide
-from turret.plugins.capture.values.domains import require, require_divisor, require_whole
+from turret.plugins.capture.values.domains import (
+    require,
+    require_divisor,
+    require_finite,
+    require_finite_power,
+    require_whole,
+)
 from turret.torch_compat.fakes import get_tensor_symint
 
 _BITWISE = (operator.and_, operator.or_, operator.xor)
@@ -70,7 +76,8 @@ def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value)
     exactly = asks if by_data else t.policy.data_dependent
     if computed is None and exactly and _is_of_data(operation, left, right):
         return _in_tensors(t, operation, left, right)
-    if computed is None and asks and operation is operator.pow and is_of_data(left) and _gives_float(left, right):
+    is_power = operation is operator.pow and (is_of_data(left) or (is_of_data(right) and _is_positive(left)))
+    if computed is None and asks and is_power and _gives_float(left, right):
         return _float_power(t, left, right)
     return computed
 
@@ -93,18 +100,33 @@ def _gives_float(base: Value, exponent: Value) -> bool:
     return base.type() is not bool and (negative or float in (base.type(), exponent.type()))
 
 
+def _is_positive(number: Value) -> bool:
+    return number.is_constant() and number.constant() > 0
+
+
 def _float_power(t: Tracer, base: Value, exponent: Value) -> Value:
-    """A power of a number of data; asserted to be no complex number, and none that Python divides by zero for."""
+    """A power of numbers of which one is of data; asserted to be a float, as Python gives it."""
+    if not _is_positive(base):
+        _require_power(t, base, exponent)
+    made = t.recorder.call(float_power, [base, exponent], {})
+    if not exponent.is_constant():
+        require_finite(t, made)
+    return made
+
+
+def _require_power(t: Tracer, base: Value, exponent: Value) -> None:
+    """Assert that a power is no complex number, no division by zero, and no overflow where the exponent tells that."""
+    zero = Constant(0)
     whole = exponent.type() is int or (exponent.is_constant() and exponent.constant().is_integer())
     if not whole:
-        require(t, t.compare(">=", base, Constant(0)), "a power of a negative number")
+        require(t, t.compare(">=", base, zero), "a power of a negative number")
     if not exponent.is_constant():
-        zero = Constant(0)
         defined = t.binary(operator.or_, t.compare("!=", base, zero), t.compare(">=", exponent, zero))
         require(t, defined, "a division by zero")
     elif exponent.constant() < 0:
         require_divisor(t, base)
-    return t.recorder.call(float_power, [base, exponent], {})
+    elif exponent.constant() > 1:
+        require_finite_power(t, base, exponent.constant())
 
 
 def is_of_data(value: Value) -> bool:

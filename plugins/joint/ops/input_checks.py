@@ -359,6 +359,13 @@ def _not_a_range_of_bools(given: Given) -> None:
     require_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
 
 
+def _is_countable(given: Given) -> None:
+    """``arange``: 64 bits hold the number of elements, of floats that data give, too."""
+    start, step = given.get("start", 0), given.get("step", 1)
+    if any(isinstance(number, torch.SymFloat) for number in (start, given["end"], step)):
+        require(abs(given["end"] - start) < abs(step) * 2.0**62, lambda: "a range of more elements than 64 bits count")
+
+
 _COMPLEX = (torch.complex64, torch.complex128)
 _NO_INTEGERS = (_on_cpu(torch.bool, *INTEGERS),)
 _NO_BOOLS = (_on_cpu(torch.bool),)
@@ -481,6 +488,6 @@ _CHECKS[aten.clamp.Tensor] = (_between_two_bools,)
 _CHECKS[aten.clamp_min.default] = (_not_bools_alone("self", "min"),)
 _CHECKS[aten.clamp_max.default] = (_not_bools_alone("self", "max"),)
 for _op in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-    _CHECKS[_op] = (_not_a_range_of_bools,)
+    _CHECKS[_op] = (_not_a_range_of_bools, _is_countable)
 _CHECKS[aten.bucketize.Tensor] = (_not_bools_alone("self", "boundaries"),)
 _CHECKS[aten.searchsorted.Tensor] = (_not_bools_alone("self", "sorted_sequence"),)

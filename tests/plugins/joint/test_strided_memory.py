@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
+from tests.plugins.capture.capture_lab import outcome
 from turret.errors import StageError, TurretWarning
 
 BASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -135,3 +136,27 @@ def test_a_scatter_into_what_overlaps_itself_is_eager_s(steps, dynamic):
         warnings.simplefilter("ignore", TurretWarning)
         for x in (torch.arange(18.0) / 3, torch.arange(12.0) / 2):
             torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Turret")
+@pytest.mark.parametrize("size", [0, 4, 9, 10, 11, -1])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x, n: x.as_strided((n,), (1,)),
+        lambda x, n: x.as_strided((n, 2), (1, 1)),
+        lambda x, n: x.as_strided((2,), (1,), n),
+        lambda x, n: x.as_strided((2, 2), (n, 1)),
+        lambda x, n: x[1:].as_strided((n,), (1,)),
+    ],
+)
+def test_what_lies_outside_of_memory_by_a_size_of_data_is_refused_although_nobody_reads_it(view, size):
+    def program(x, n):
+        view(x, n.item())
+        return x + 1
+
+    given = torch.arange(10.0), torch.tensor(size)
+    how, found = outcome(turret.compile(program, fullgraph=True), given, {})
+    expected_how, expected = outcome(program, given, {})
+    assert how == expected_how
+    assert torch.equal(found, expected) if how == "returned" else type(found) is type(expected)

@@ -91,3 +91,46 @@ def test_what_is_chosen_from_nothing_raises_eagers_error(choice):
     with pytest.warns(turret.TurretWarning, match="eager refuses this call"):
         kind, error = outcome(compiled, (torch.zeros(1), -9), {})
     assert (kind, str(error)) == ("raised", str(outcome(program, (torch.zeros(1), -9), {})[1]))
+
+
+@pytest.mark.parametrize("bounds", [False, True])
+def test_a_row_that_may_not_be_there_is_read_by_nothing_ahead_of_its_loop(bounds):
+    """Its index mentions no loop, as that of a dimension of extent 0 or 1 does, and the tensor may have no memory."""
+
+    def program(x, n):
+        row = x[n // 2 : -x.shape[-1]]
+        row.diagonal(0, -2, -1).fill_(1)
+        return 2.5 / (row.abs() + 1), row.expand(-1, 3) * 2
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise", "check_bounds": bounds})
+    for n in (-2, -4, 0, 2):
+        x, given = torch.full((1, 1), 3.0), torch.full((1, 1), 3.0)
+        torch.testing.assert_close(compiled(given, n), program(x, n))
+        assert torch.equal(x, given)
+
+
+ON_NAMED = {
+    "index_fill": lambda v: v.index_fill(1, torch.tensor([0]), 1),
+    "index_put": lambda v: v.index_put((torch.tensor([0]),), torch.tensor(3.0)),
+    "scatter": lambda v: v.scatter(0, torch.zeros(1, 1, dtype=torch.long), 3.0),
+    "index_add": lambda v: v.index_add(1, torch.tensor([0]), v),
+    "slice_scatter": lambda v: v.slice_scatter(v[1:] * 2, 0, 1),
+    "diagonal_scatter": lambda v: v.diagonal_scatter(v.diagonal() * 2),
+    "cumsum": lambda v: v.cumsum(0),
+    "cat": lambda v: torch.cat([v, v * 2], 1),
+    "put": lambda v: v.put(torch.tensor([0]), torch.tensor([2.0])),
+}
+
+
+@pytest.mark.parametrize("op", ON_NAMED)
+def test_a_size_may_go_by_two_names(op):
+    """``tril`` counts its rows, ``max(0, n)`` of them, where the tensor has ``n``, which is never negative."""
+
+    def program(x, n):
+        rows = torch.tril(x[-(n // 2) :], -1)
+        return ON_NAMED[op](rows)
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise"})
+    for n in (-1, -4, 0):
+        x = torch.arange(10.0).view(10, 1) + 1
+        torch.testing.assert_close(compiled(x, n), program(x, n))

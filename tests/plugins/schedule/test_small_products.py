@@ -231,3 +231,19 @@ def test_a_candidate_knows_what_is_computed_along_with_it() -> None:
     assert loops.epilogue_bytes == library.epilogue_bytes == 2 * 3 * 5 * 4
     assert len(loops.schedule.kernels) == 1 and not loops.schedule.templates
     assert len(library.schedule.kernels) == len(library.schedule.templates) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 1, 4), (2, 1, 1), (4, 1, 3), (4, 2, 3), (4, 2, 1)])
+def test_zero_has_the_sign_that_the_library_gives_it(extents, dtype):
+    """Sums start from +0 where there is more than one term, and a vector's product of one term is a sum as well."""
+    rows, depth, columns = extents
+    a, b = torch.zeros(rows, depth, dtype=dtype), -torch.ones(depth, columns, dtype=dtype)
+
+    def program(a, b):
+        batched = torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))
+        return a @ b, batched, torch.mv(a, b[:, 0]), torch.dot(a[0], b[:, 0]), F.linear(a, b.t()), F.avg_pool1d(-a, 1)
+
+    compiled = turret.compile(program, dynamic=False, options={"on_error": "raise"})(a, b)
+    for made, wanted in zip(compiled, program(a, b), strict=True):
+        assert torch.equal(made.signbit(), wanted.signbit())

@@ -210,3 +210,38 @@ def test_a_part_of_an_input_may_be_as_long_as_a_float_of_data_says():
     for length in (2.5, 0.0, -1.5, 9.0):
         given, length = torch.arange(5.0), torch.tensor([length])
         assert shown(compiled(given.clone(), length)) == shown(program(given.clone(), length))
+
+
+@pytest.mark.filterwarnings("ignore:Turret")
+@pytest.mark.parametrize(
+    "unread",
+    [
+        lambda f: f**2,
+        lambda f: f**-2,
+        lambda f: f**100,
+        lambda f: f**0.5,
+        lambda f: 2.0**f,
+        lambda f: 0.5**f,
+        lambda f: f ** (f / 2),
+    ],
+)
+def test_a_power_that_no_float_holds_raises_although_nobody_reads_it(unread):
+    def program(x):
+        unread(x[0].item())
+        return x + 1
+
+    compiled = turret.compile(program, fullgraph=True)
+    for a in (2.0, -3.0, 0.0, 1e154, 1.5e154, -1e200, 1e30, math.inf, math.nan):
+        x = torch.tensor([a], dtype=torch.float64)
+        assert outcome(compiled, x) == outcome(program, x)
+
+
+@pytest.mark.filterwarnings("ignore:Turret")
+@pytest.mark.parametrize("end", [3.0, 0.0, -1.0, 1e30, math.inf, math.nan])
+def test_a_range_of_more_elements_than_can_be_counted_raises_although_nobody_reads_it(end):
+    def program(x):
+        torch.arange(x[0].item())
+        return x + 1
+
+    x = torch.tensor([end], dtype=torch.float64)
+    assert outcome(turret.compile(program, fullgraph=True), x) == outcome(program, x)
