@@ -3,6 +3,8 @@ masks, what is computed of these in Python, and operators of torch that take the
 
 Kinds: ``int``, ``float``, ``bool`` (all of data, mostly), ``vec`` (a dimension, floats), ``mat`` (two), ``ten`` (any number of them),
 ``mask`` (a dimension, bools), ``places`` (a dimension, ints), ``scalar`` (a tensor without dimensions), ``shape``.
+
+Variances are drawn of small numbers only: of numbers whose squares no float holds, rounding decides what overflows.
 """
 
 from __future__ import annotations
@@ -305,14 +307,14 @@ class DataWriter(Grammar):
         return self.one(
             f"{v}.relu()", f"({v} * 2)", f"{v}.sum(0)", f"{v}.sum(-1, keepdim=True)", f"{v}.mT", f"{v}.unsqueeze(0)", f"{v}.flatten()", f"{v}.reshape({i}, -1)", f"torch.cat([{v}, {v}], -1)", f"torch.stack([{v}, {v}])", f"{v}[:{i}]", f"{v}[-1]", f"{v}.amax(0)", f"{v}.prod(0)",
             f"{v}.squeeze()", f"{v}.cumsum(0)", f"{v}.transpose(0, -1).contiguous()", f"{v}[..., :{i}]", f"({v} + {self.var('vec')})", f"({v} * {v}.numel())", f"({v} + {v}.shape[-1])", f"{v}[{v} > 1]", f"{v}.masked_fill({v} > 1, 7.0)", f"{v}.flip(0)", f"{v}.permute(*range({v}.dim())[::-1])",
-            f"({v}.unsqueeze(-1) * {v}.unsqueeze(-2))", f"{v}.expand(2, *{v}.shape)", f"{v}.std(0)", f"{v}.var(-1)", f"{v}.logsumexp(0)", f"{v}.argmax(-1)", f"{v}.sort(0)[0]", f"{v}.roll(1, 0)", f"({v} + {i})", f"{v}.any(0)", f"{v}.max(0)[0]", f"{v}.clone()", f"{v}.argmin()", f"({v} == {v})",
+            f"({v}.unsqueeze(-1) * {v}.unsqueeze(-2))", f"{v}.expand(2, *{v}.shape)", f"{v}.tanh().std(0)", f"{v}.tanh().var(-1)", f"{v}.logsumexp(0)", f"{v}.argmax(-1)", f"{v}.sort(0)[0]", f"{v}.roll(1, 0)", f"({v} + {i})", f"{v}.any(0)", f"{v}.max(0)[0]", f"{v}.clone()", f"{v}.argmin()", f"({v} == {v})",
         )  # fmt: skip
 
     @rule("scalar", 4)
     def leaf_scalar(self, d: int) -> str:
         v = self.var(self.one("vec", "vec", "mat", "ten"))
         return self.one(
-            f"{v}.sum()", f"{v}.mean()", f"{v}.prod()", f"{v}.max()", f"{v}.amax()", f"{v}.min()", f"{v}.norm()", f"{v}.std()", f"{v}.var()", f"{v}.logsumexp(0)", f"{v}.argmax()", f"{v}.any()", f"{v}.all()", f"{v}.median()", f"{v}.nansum()", f"{v}.count_nonzero()",
+            f"{v}.sum()", f"{v}.mean()", f"{v}.prod()", f"{v}.max()", f"{v}.amax()", f"{v}.min()", f"{v}.norm()", f"{v}.tanh().std()", f"{v}.var()", f"{v}.logsumexp(0)", f"{v}.argmax()", f"{v}.any()", f"{v}.all()", f"{v}.median()", f"{v}.nansum()", f"{v}.count_nonzero()",
             f"F.mse_loss({v}, {v} * 2)", f"torch.linalg.vector_norm({v}, float('inf'))", f"{v}.aminmax()[1]", f"F.smooth_l1_loss({v}, {v} * 3)", f"{v}.nanmean()", f"F.l1_loss({v}, {v} * 2, reduction='sum')", f"({v} > 1).sum()", f"torch.dot({v}, {v})", f"{v}.softmax(0).amax()",
         )  # fmt: skip
 
