@@ -6,6 +6,7 @@ computes what is read.  A call for which an assertion fails runs as Python, whic
 
 from __future__ import annotations
 
+import operator
 import sys
 
 from turret.plugins.capture.values.base import Constant, Tracer, Value
@@ -27,17 +28,19 @@ def require_whole(t: Tracer, number: Value) -> None:
     require(t, t.compare("<", size, Constant(_TOO_LARGE)), "a float that no 64-bit integer holds becomes an int")
 
 
-def require_finite(t: Tracer, number: Value) -> None:
-    """Assert that a float is one, no infinity: Python raises where an operation gives what no float holds."""
-    size = t.recorder.call(abs, [number], {})
-    require(t, t.compare("<=", size, Constant(sys.float_info.max)), "a number that is no float any more")
+def require_made(t: Tracer, number: Value) -> None:
+    """Assert nothing of a float but that it can be computed: what computes it raises as Python does."""
+    same, other = t.compare("==", number, number), t.compare("!=", number, number)
+    require(t, t.binary(operator.or_, same, other), "a number that is none")
 
 
 def require_finite_power(t: Tracer, base: Value, exponent: float) -> None:
-    """Assert that ``abs(base) ** exponent`` is a float: Python raises where it would be an infinity."""
+    """Assert that ``abs(base) ** exponent`` is a float: Python raises where that of a finite base would be infinite."""
     size = t.recorder.call(abs, [base], {})
     most = 2.0 ** min(_MOST_DOUBLINGS, _MOST_DOUBLINGS / exponent)
-    require(t, t.compare("<", size, Constant(most)), "a power that is no float any more")
+    small, infinite = t.compare("<", size, Constant(most)), t.compare(">", size, Constant(sys.float_info.max))
+    holds = t.binary(operator.or_, t.binary(operator.or_, small, infinite), t.compare("!=", size, size))
+    require(t, holds, "a power that is no float any more")
 
 
 def require_divisor(t: Tracer, number: Value) -> None:

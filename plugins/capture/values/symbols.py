@@ -30,8 +30,8 @@ from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.domains import (
     require,
     require_divisor,
-    require_finite,
     require_finite_power,
+    require_made,
     require_whole,
 )
 from turret.torch_compat.fakes import get_tensor_symint
@@ -110,7 +110,7 @@ def _float_power(t: Tracer, base: Value, exponent: Value) -> Value:
         _require_power(t, base, exponent)
     made = t.recorder.call(float_power, [base, exponent], {})
     if not exponent.is_constant():
-        require_finite(t, made)
+        require_made(t, made)
     return made
 
 
