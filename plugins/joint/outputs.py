@@ -332,7 +332,7 @@ class ForwardOutputs:
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]
-        if value.requires_grad and value.is_leaf:
+        if value.requires_grad and _is_leaf(value, name):
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
         viewed = self._viewed_output(value, base)
         if viewed is not None:
@@ -460,6 +460,18 @@ class ForwardOutputs:
     def _lies_in(self, value: torch.Tensor, storage: Storage) -> bool:
         tracked = self.tracer.known(value)
         return tracked is not None and tracked.storage is storage
+
+
+def _is_leaf(value: torch.Tensor, name: str) -> bool:
+    """Whether no operation gave a view of an input its gradients.
+
+    Autograd makes the function of a view anew where its base was written to, and cannot where an operation without
+    gradients wrote to a view of a leaf that is itself a view of memory that requires none.
+    """
+    try:
+        return value.is_leaf
+    except RuntimeError as error:
+        raise UnsupportedError(f"{name} views an input, and autograd cannot say of what: {error}") from error
 
 
 def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:

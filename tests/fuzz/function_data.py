@@ -154,7 +154,7 @@ class DataWriter(Grammar):
     def float_of_math(self, d: int) -> str:
         f = self.some("float", d)
         return self.one(
-            f"math.sqrt({f})", f"math.exp({f})", f"math.log({f})", f"math.sin({f})", f"math.atan2({f}, 1.0)", f"math.fabs({f})", f"math.copysign(2.0, {f})", f"math.copysign({f}, -1.0)",
+            f"math.sqrt({f})", f"math.exp({f})", f"math.log({f})", f"math.sin({f})", f"math.atan2({f}, 1.0)", f"math.fabs({f})", f"math.copysign({f}, 2.0)", f"math.copysign({f}, -1.0)",
             f"math.pow({f}, 2)", f"math.hypot({f}, 1.0)", f"math.fmod({f}, 2.0)", f"math.tanh({f})", f"math.degrees({f})", f"math.log1p(abs({f}))", f"math.log2({f})", f"math.modf({f})[0]",
             f"math.ldexp({f}, 2)", f"float(math.floor({f}))", f"torch.sym_sqrt({f})" if self.random.random() < 0.2 else f"math.cosh({f})", f"math.erf({f})",
         )  # fmt: skip
@@ -234,7 +234,7 @@ class DataWriter(Grammar):
             f"{v}.masked_fill({v} > 1, {n})", f"torch.where({v} > 1, {n}, {f})", f"{v}.add({v}, alpha={n})", f"torch.lerp({v}, {v} * 2, {f})", f"{v}.pow({n})", f"torch.pow({n}, {v})", f"({v} % {n})", f"({v} // {n})",
             f"torch.addcmul({v}, {v}, {v}, value={n})", f"F.leaky_relu({v}, {f})", f"F.threshold({v}, {f}, {f})", f"torch.nan_to_num({v} * {n}, {f})", f"F.softplus({v}, {f})", f"F.elu({v}, {f})", f"{v}.fmod({n})",
             f"F.hardtanh({v}, {f}, 4.0)", f"torch.sub({v}, {n})", f"torch.maximum({v}, torch.tensor({f}))", f"({v} * torch.tensor({n}))", f"torch.full_like({v}, {n})", f"{v}.remainder({n})", f"({v} + torch.full((), {n}))",
-            f"({v} ** {i})", f"({v} * ({n} == {f}))", f"torch.isclose({v}, {v} + 0.5, atol={f}) * 1.0", f"F.layer_norm({v}, {v}.shape, eps={f})", f"torch.special.xlog1py({v}, {n})", f"torch.copysign({v}, {n})",
+            f"({v} ** {i})", f"({v} * ({n} == {f}))", f"torch.isclose({v}, {v} + 0.5, atol={f}) * 1.0", f"F.layer_norm({v}, {v}.shape, eps={f})", f"torch.special.xlog1py({v}, {n})", f"torch.copysign({v}, {i})",
             f"torch.where({self.some('bool', 0)}, {v}, {n})" if self.random.random() < 0.3 else f"{v}.mul({n})", f"F.dropout({v}, {f}, False)", f"torch.clamp({v}, {i}, {n})", f"({v} * {n}).to(torch.int64) * 1.0",
         )  # fmt: skip
 

@@ -110,7 +110,9 @@ class Perturbed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1].rstrip("_")
-        args = self._as_promised(name, func, args)
+        args = self._as_promised(name, args)
+        if func._schema.is_mutable and self._sums:
+            args = self._apart(args, kwargs.get("out"))
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point() and not args[1].is_floating_point:
             return self._bits(*args)
         if name in _EXACT or _is_view(func):
@@ -120,7 +122,7 @@ class Perturbed(TorchDispatchMode):
         if self._alike:
             result = self._with_equal_errors(name, func, args, kwargs, result)
         if name == "_log_softmax":
-            result = result + self._move(args[0]) - args[0]
+            result = result + (self._move(args[0]) - args[0]).nan_to_num(0, 0, 0)  # not of infinities
         if name in _BY_ORDER and self._sums:
             result = (result[0], _plain_mean(func, args, kwargs))
         if func._schema.is_mutable:
@@ -128,11 +130,11 @@ class Perturbed(TorchDispatchMode):
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
 
-    def _as_promised(self, name: str, func: Any, args: tuple) -> tuple:
+    def _as_promised(self, name: str, args: tuple) -> tuple:
         """The arguments with other values where what an operation makes of those given is not promised."""
         if name in _SIGNS:
             args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
-        return self._apart(args) if func._schema.is_mutable and self._sums else args
+        return args
 
     def _with_equal_errors(self, name: str, func: Any, args: tuple, kwargs: dict, result: Any) -> Any:
         """The result as other kernels and other orders of operations may have it where equal elements err alike."""
@@ -159,22 +161,23 @@ class Perturbed(TorchDispatchMode):
                 tensor.copy_(self._move(tensor))
 
     @staticmethod
-    def _apart(args: tuple) -> tuple:
-        """The arguments with copies of what shares memory with the first, which is written to, and is not all of it.
+    def _apart(args: tuple, out: Tensor | None) -> tuple:
+        """The arguments with copies of what shares memory with the one that is written to, and is not all of it.
 
-        No order of the writes and the reads is promised.
+        That is ``out``, or the first.  No order of the writes and the reads is promised.
         """
-        target, *others = args
+        target, others = (args[0], args[1:]) if out is None else (out, args)
         if not isinstance(target, Tensor):
             return args
         memory = target.untyped_storage()._cdata
 
         def copied(value: Tensor) -> Tensor:
             same = value.shape == target.shape and value.stride() == target.stride()
-            apart = value.untyped_storage()._cdata != memory or (same and value.data_ptr() == target.data_ptr())
-            return value if apart else value.clone()
+            elsewhere = value.untyped_storage()._cdata != memory or (same and value.data_ptr() == target.data_ptr())
+            return value if elsewhere else value.clone()
 
-        return (target, *(pytree.tree_map_only(Tensor, copied, other) for other in others))
+        apart = tuple(pytree.tree_map_only(Tensor, copied, other) for other in others)
+        return apart if out is not None else (target, *apart)
 
     def _bits(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         """The bits of floats; those of a NaN, which no operation promises, are all set, or all but the sign."""

@@ -70,7 +70,7 @@ for _name, _template, _accept in (
     ("iadd", "{0} += {1}", is_number),
     ("set_every", "{0}[:] = {1}", lambda t: t.dim() > 0),
     ("maximum_into", "{0}.copy_(torch.maximum({0}, {1}))", is_number),
-    ("logical_and_", "{0}.logical_and_({1})", lambda t: True),
+    ("logical_and_", "{0}.logical_and_({1})", lambda t: not t.requires_grad),  # it has no gradient
 ):
     _binary(_name, _template, _accept)
 
