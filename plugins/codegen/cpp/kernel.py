@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -54,19 +56,26 @@ class CppKernel:
         return len(self.sizes) + len(self.streams) + checks
 
 
-def emit(kernel: Kernel, tensors: dict[str, TensorDecl], check_bounds: bool = False) -> CppKernel:
+def emit(
+    kernel: Kernel,
+    tensors: dict[str, TensorDecl],
+    check_bounds: bool = False,
+    in_place: Mapping[str, str] = types.MappingProxyType({}),
+) -> CppKernel:
     """C++ of one kernel.
 
-    ``tensors`` declares every tensor that the kernel reads or writes.  Kernels that are equal up to names are
+    ``tensors`` declares every tensor that the kernel reads or writes; ``in_place`` names what it reads in whose memory
+    a tensor that it writes is made.  Kernels that are equal up to names are
     written once.  Raises ``UnsupportedError`` where the kernel has a dtype or a form that C++ kernels do not handle.
     """
     key, names, streams = _signature(kernel, tensors)
-    key = key, check_bounds
+    shared = tuple((names.index(made), names.index(over)) for made, over in in_place.items())
+    key = key, check_bounds, shared
     made = _written.get(key)
     if made is None:
         if len(_written) >= MOST_REMEMBERED:
             _written.clear()
-        made = _written[key] = _write(kernel, tensors, names, streams, check_bounds)
+        made = _written[key] = _write(kernel, tensors, names, streams, check_bounds, in_place)
     comment = f"{kernel.name} ({', '.join(kernel.origins)})"
     comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
     return CppKernel(
@@ -100,7 +109,12 @@ _written: dict[Any, _Written] = {}
 
 
 def _write(
-    kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str], streams: list[int], check_bounds: bool
+    kernel: Kernel,
+    tensors: dict[str, TensorDecl],
+    names: list[str],
+    streams: list[int],
+    check_bounds: bool,
+    in_place: Mapping[str, str],
 ) -> _Written:
     nest = normalise(kernel, tensors)
     if nest.inner:
@@ -110,7 +124,7 @@ def _write(
     else:
         emitter = Emitter(nest, Facts(nest), check_bounds)
         emit_pointwise(emitter)
-    body, reports = _body(emitter)
+    body, reports = _body(emitter, in_place)
     name, source = function(body)
     pointers, drawn = tuple(map(names.index, emitter.pointers)), tuple(map(streams.index, emitter.streams))
     count = product(v.extent for v in nest.loops)
@@ -164,12 +178,17 @@ def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, lis
     return (kernel.outer, kernel.inner, tuple(stores), declared), list(names), list(streams)
 
 
-def _body(emitter: Emitter) -> tuple[str, bool]:
+def _body(emitter: Emitter, in_place: Mapping[str, str]) -> tuple[str, bool]:
     lines = []
+    first: dict[str, str] = {}
     for number, (tensor, pointer) in enumerate(emitter.pointers.items()):
         element = ctype(emitter.nest.tensors[tensor].dtype).element
         kind = element if tensor in emitter.stored else f"const {element}"
-        lines.append(f"{kind}* const {pointer} = ({kind}*)buffers[{number}];")
+        # Where two are one, the compiler is told: in a loop without dependences between its iterations (``omp simd``)
+        # GCC takes two pointers that it cannot tell apart for two memories, and moves reads behind the writes.
+        place = in_place.get(tensor, tensor)
+        lines.append(f"{kind}* const {pointer} = ({kind}*){first.get(place, f'buffers[{number}]')};")
+        first.setdefault(place, pointer)
     for number, name in enumerate(emitter.symbols.values()):
         lines.append(f"const int64_t {name} = sizes[{number}];")
     for number, name in enumerate(emitter.streams.values(), len(emitter.symbols)):

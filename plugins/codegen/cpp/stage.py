@@ -9,7 +9,7 @@ import attrs
 
 from turret.hooks.context import CompileContext
 from turret.hooks.products import Target
-from turret.ir import Kernel, Schedule, Template
+from turret.ir import Kernel, MemoryPlan, Schedule, Template, loads
 from turret.plan import Plan
 from turret.plan.bounds import extent_position, report_position
 from turret.plan.builder import PlanDraft, draft_plan
@@ -46,8 +46,11 @@ def _source(schedule: Schedule, draft: PlanDraft, products: Mapping[str, Product
     plan = draft.plan
     checks = Checks(extent_position(plan, 0), report_position(plan)) if plan.check_bounds else None
     declarations = schedule.program.declarations()
+    memory = schedule.memory
     kernels = merge_similar(
-        emit(step, declarations, plan.check_bounds) if isinstance(step, Kernel) else products[_result(step)].kernel()
+        emit(step, declarations, plan.check_bounds, _in_place(step, memory))
+        if isinstance(step, Kernel)
+        else products[_result(step)].kernel()
         for run in draft.segments
         for step in run.steps
     )
@@ -60,6 +63,13 @@ def _source(schedule: Schedule, draft: PlanDraft, products: Mapping[str, Product
         ]
         segments.append(segment(run.name, entries, checks))
     return translation_unit(kernels, segments)
+
+
+def _in_place(kernel: Kernel, memory: MemoryPlan) -> dict[str, str]:
+    """What a kernel writes, by what it reads where that lies."""
+    read = {node.tensor for store in kernel.stores for root in store.roots for node in loads(root)}
+    planned = [memory.buffers[store.tensor] for store in kernel.stores if store.tensor in memory.buffers]
+    return {buffer.tensor.name: buffer.reuses for buffer in planned if buffer.reuses in read}
 
 
 def _library(context: CompileContext, source: str) -> Library:
