@@ -290,8 +290,10 @@ class Tensor(Value):
         convert = _NUMBERS.get(name)
         if convert is None or self.fake.numel() != 1 or (self.fake.is_complex() and convert is not True):
             return None  # of a complex number torch says otherwise than Python why it is no int
-        if known is not None:
-            number: Value = Constant(number_of(known))
+        if (noted := t.recorder.known.first(self.fake)) is not None:
+            number: Value = noted
+        elif known is not None:
+            number = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
             number = t.recorder.call_method("item", [self], {})
         elif self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
@@ -362,7 +364,10 @@ class Tensor(Value):
             return self.get_item(t, plain)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
-        return t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
+        item = t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
+        if isinstance(key, Constant) and key.value == 0 and isinstance(item, Tensor):
+            t.recorder.known.note_first_of(self.fake, item.fake)
+        return item
 
     @_answered("__setitem__")
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
