@@ -168,7 +168,8 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
 def _check_input(real: torch.Tensor) -> None:
     """Refuse a tensor that a graph cannot be given."""
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
-        raise Unsupported(f"a {real.layout} tensor as an input")
+        kind = "quantized" if real.is_quantized else real.layout
+        raise Unsupported(f"a {kind} tensor as an input")
     if real._is_zerotensor():
         raise Unsupported("a tensor of zeros that has no memory")
     if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
