@@ -90,7 +90,7 @@ class RetainedGradients:
 
 
 class HookedModules:
-    """Modules whose full backward hooks are in the graph: gradients of their inputs come through their results alone."""
+    """Modules whose full backward hooks are in the graph: gradients of inputs come through their results alone."""
 
     def __init__(self) -> None:
         self._hooked: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -100,7 +100,7 @@ class HookedModules:
         self._hooked.append((before, after, step))
 
     def check(self, graph: fx.Graph, outputs: Collection[fx.Node]) -> None:
-        """Raise ``Unsupported``, to break ahead of the module, where a gradient might get to its input in another way."""
+        """Raise ``Unsupported``, to break ahead of the module, where a gradient may get to its input in another way."""
         inside = bool(self._hooked) and any(node.target is torch.autograd.grad for node in graph.nodes)
         values = [node.meta.get("example_value") for node in outputs]
         shown = [v.grad_fn for v in values if isinstance(v, torch.Tensor)]

@@ -167,7 +167,9 @@ def test_a_hooked_input_that_a_module_writes_to_raises_eagers_error():
     model = nn.ReLU(inplace=True)
     model.register_full_backward_hook(scaled)
     for call in (lambda x: model(x * 2), Observed(lambda x: model(x * 2)), turret.compile(lambda x: model(x * 2))):
-        with pytest.raises(RuntimeError, match="BackwardHookFunction(Backward)? is a view and is being modified inplace"):
+        with pytest.raises(
+            RuntimeError, match=r"BackwardHookFunction(Backward)? is a view and is being modified inplace"
+        ):
             call(torch.ones(3, requires_grad=True))
 
 
