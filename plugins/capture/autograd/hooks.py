@@ -118,8 +118,8 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         return _register_in_graph(t, tensor, hook)
     except Unsupported as error:
         if error.step is None and tensor.node.users:
-            # No gradient of what the graph computed of it gets to a result of the graph that holds it: a hook there would
-            # be called without it.
+            # No gradient of what the graph computed of it gets to a result of the graph that holds it: a hook there
+            # would be called without it.
             error.step = t.recorder.made_at.get(tensor.node.name, (NOWHERE,))[0]
         raise
 

@@ -1,8 +1,8 @@
 """Full backward hooks of modules, written for capture to follow: eager's hook nodes of autograd's graph.
 
 Here they are hooks of tensors, in front of eager's function that passes a module's inputs, and that of its results.
-What raises is left to eager: several tensors that take gradients, whose hooks wait for all of them, and what hooks return
-that eager refuses or takes for no gradient.
+What raises is left to eager: several tensors that take gradients, whose hooks wait for all of them, and what hooks
+return that eager refuses or takes for no gradient.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class LeftToEager(Exception):
 
 
 def pass_on(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch.Tensor | None, int]:
-    """Inputs (or results) of a module behind eager's function for them, the tensor whose hooks come after that function,
-    and its place; no such tensor where none of them takes a gradient."""
+    """Inputs (or results) of a module behind eager's function for them, the tensor whose hooks come after it, and its
+    place; no such tensor where none of them takes a gradient."""
     if type(values) is not tuple:
         raise LeftToEager
     places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]

@@ -38,7 +38,7 @@ class Both(nn.Module):
 
 def scaled(module, gradients, of_results):
     known = next(g for g in of_results if g is not None)
-    return tuple(None if g is None else g * 2 + known.sum() for g in gradients)
+    return tuple(None if g is None else g * 1.5 + known.mean() for g in gradients)
 
 
 def tripled(module, gradients):
@@ -50,6 +50,7 @@ def noted(module, gradients, *of_results):
 
 
 def hooked_layers(hook, pre_hook):
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
     for layer in (*model, model):
         layer.register_full_backward_hook(hook)
