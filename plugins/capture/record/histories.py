@@ -105,10 +105,10 @@ class HookedModules:
         values = [node.meta.get("example_value") for node in outputs]
         shown = [v.grad_fn for v in values if isinstance(v, torch.Tensor)]
         for before, after, step in self._hooked:
-            met, pending = {None, after.grad_fn}, list(shown)
+            met, pending = {after.grad_fn}, list(shown)
             while pending:
                 node = pending.pop()
-                if node not in met:
+                if node is not None and node not in met:
                     met.add(node)
                     pending += [below for below, _ in node.next_functions]
             if inside or before.grad_fn in met:

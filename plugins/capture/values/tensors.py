@@ -296,7 +296,7 @@ class Tensor(Value):
     def number(self, t: Tracer, known: torch.Tensor | None) -> Value | None:
         """The one number that the tensor holds: known, or a symbol where those are wanted; else None."""
         if (noted := t.recorder.known.first(self.fake)) is not None:
-            return noted  # type: ignore[no-any-return]
+            return noted
         if known is not None:
             return Constant(number_of(known))
         if t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
