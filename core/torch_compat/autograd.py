@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn.modules import _functions
 
+BackwardHookFunction = _functions.BackwardHookFunction
+"""What a module with full backward hooks passes its inputs and its results through."""
 current_node = torch._C._current_autograd_node
 """The node whose backward runs, or None."""
 keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph

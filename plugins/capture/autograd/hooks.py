@@ -12,7 +12,7 @@ from turret.graph.gradient_hooks import note_hook
 from turret.graph.ops.live_memory import say_live
 from turret.graph.wrapper_tensors import parts_of
 from turret.plugins.capture.autograd.later import RunsLater
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
@@ -114,7 +114,19 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
     if tensor.source is not None:
         return _register_later(t, torch.Tensor.register_hook, tensor, hook)
-    before, grad_mode = RunsLater(t, hook), torch.is_grad_enabled()
+    try:
+        return _register_in_graph(t, tensor, hook)
+    except Unsupported as error:
+        if error.step is None and tensor.node.users:
+            # No gradient of what the graph computed of it gets to a result of the graph that holds it: a hook there
+            # would be called without it.
+            error.step = t.recorder.made_at.get(tensor.node.name, (NOWHERE,))[0]
+        raise
+
+
+def _register_in_graph(t: Tracer, tensor: Tensor, hook: Value) -> Value:
+    """A hook on what the graph made, as a graph of its own."""
+    fake, before, grad_mode = tensor.fake, RunsLater(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
     set_grad_enabled(False)
     try:

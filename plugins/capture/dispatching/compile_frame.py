@@ -347,6 +347,7 @@ class _Attempt:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
             tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)
             tracer.recorder.retained.check(outputs, tracer.recorder.made_at)
+            tracer.recorder.hooked.check(tracer.recorder.root_graph, outputs)
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.recorder.calls or r.outputs)

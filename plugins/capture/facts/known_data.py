@@ -48,6 +48,15 @@ class _Held:
 
 
 @attrs.define(eq=False)
+class _Number:
+    """A fake tensor (kept, so that its id stays its own), its version then, and its first element."""
+
+    fake: torch.Tensor
+    version: int
+    value: Any
+
+
+@attrs.define(eq=False)
 class Operands:
     """A call all of whose arguments are known: numbers, symbolic ones among them, and tensors that are held."""
 
@@ -79,6 +88,21 @@ class KnownData:
     def __init__(self, versions: Versions) -> None:
         self.versions = versions
         self.held: dict[int, _Held] = {}
+        self._numbers: dict[int, _Number] = {}
+
+    def note_first(self, fake: torch.Tensor, number: Any) -> None:
+        """The first element of a row of data is a value of capture's that is known."""
+        self._numbers[id(fake)] = _Number(fake, self.versions.of(fake), number)
+
+    def note_first_of(self, row: torch.Tensor, fake: torch.Tensor) -> None:
+        """A fake tensor without dimensions is the first element of a row."""
+        if (number := self.first(row)) is not None:
+            self.note_first(fake, number)
+
+    def first(self, fake: torch.Tensor) -> Any:
+        """The first (or only) element of a tensor of data, where it was noted; None where it is not known any more."""
+        noted = self._numbers.get(id(fake))
+        return noted.value if noted is not None and noted.version == self.versions.of(fake) else None
 
     def of(self, fake: Any) -> torch.Tensor | None:
         """What a fake tensor holds now, or None; guards on the symbolic numbers that it is made of."""

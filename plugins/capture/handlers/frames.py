@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 import types
 from typing import Any
 
@@ -16,6 +17,7 @@ from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.instructions import LOCALS_ARE_NEW
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.exceptions import Traceback
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.mappings import DictByKey
 
@@ -154,3 +156,14 @@ def _globals_of(t: Tracer, frame: Any) -> Value:
     if not isinstance(found, Globals):
         raise Unsupported("globals() beside another way to the dict")
     return found
+
+
+@registry.function(traceback.clear_frames)
+def clear_frames(t: Tracer, /, tb: Value) -> Value:
+    """Nothing to do for frames that were followed: what they held is gone where compiled code does not need it."""
+    entry = tb.realize()
+    while isinstance(entry, Traceback):
+        entry = entry.inner.realize()
+    if not t.is_none(entry):
+        raise Unsupported("traceback.clear_frames of frames from before the call")
+    return Constant(None)

@@ -2,7 +2,7 @@
 
 import torch
 
-from turret.plugins.capture.autograd import backward, hooks, tensor_data
+from turret.plugins.capture.autograd import backward, hooks, module_hooks, tensor_data
 from turret.plugins.capture.handlers import (
     attention,
     autograd,
@@ -66,6 +66,7 @@ __all__ = [
     "inference_mode",
     "itertools",
     "made_classes",
+    "module_hooks",
     "namespaces",
     "nested",
     "numbers",

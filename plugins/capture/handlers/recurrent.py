@@ -5,6 +5,9 @@ Over packed sequences, whose batch sizes are data, a layer is one call in the gr
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -111,7 +114,8 @@ def check_hidden_size(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @registry.function(pad_packed)
 def pad_packed_sequence(t: Tracer, /, *args: Value) -> Value:
     """``torch.nn.utils.rnn.pad_packed_sequence``: an index for each element, of the batch sizes."""
-    return t.call(t.wrap_known(packed_sequences.pad_packed), list(args), {})
+    with _data_sizes(t):
+        return t.call(t.wrap_known(packed_sequences.pad_packed), list(args), {})
 
 
 @registry.function(pack_padded)
@@ -122,10 +126,13 @@ def pack_padded_sequence(t: Tracer, /, input: Value, lengths: Value, batch_first
     if not isinstance(padded, Tensor) or not isinstance(given, Tensor) or given.fake.dim() != 1:
         raise Unsupported("sequences to be packed that are no tensors of such lengths")
     if known is None or not all(type(n) is int for n in known):
-        if not t.policy.data_dependent or not t.policy.data_sizes:
-            raise Unsupported("the size of what sequences are packed to depends on data", _LENGTHS)
         lengths = t.recorder.call(torch.ops.aten.clone.default, [lengths], {})  # what is read of it guards on no number
-        return t.call(t.wrap_known(packed_sequences.pack_padded), [input, lengths, batch_first], {})
+        with _data_sizes(t):
+            packed = t.call(t.wrap_known(packed_sequences.pack_padded), [input, lengths, batch_first], {})
+        sizes = packed.unpack(t)[1].realize()
+        assert isinstance(sizes, Tensor)
+        t.recorder.known.note_first(sizes.fake, t.recorder.size_value(given, 0))
+        return packed
     if not _is_packable(padded.fake, known, t.truth(batch_first)):
         raise Unsupported(f"sequences to be packed by lengths {known}")
     return _packed_by(t, padded, known, t.truth(batch_first))
@@ -140,9 +147,18 @@ def _packed_by(t: Tracer, padded: Tensor, lengths: list[int], batch_first: bool)
     return Tuple([padded.get_item(t, key), _tensor_of(t, sizes)])
 
 
-_LENGTHS = (
-    "lengths in a list are known; capture_scalar_outputs=True and capture_dynamic_output_shape_ops=True keep such sizes"
-)
+@contextlib.contextmanager
+def _data_sizes(t: Tracer) -> Iterator[None]:
+    """Numbers and sizes that data give are symbols, whatever the options say: what is read here decides no branch."""
+    policy, env = t.policy, t.recorder.shape_env
+    before, settings = (policy.data_dependent, policy.data_sizes), env.settings
+    policy.data_dependent = policy.data_sizes = True
+    env.settings = dataclasses.replace(settings, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    try:
+        yield
+    finally:
+        policy.data_dependent, policy.data_sizes = before
+        env.settings = settings
 
 
 def _is_packable(padded: torch.Tensor, lengths: list[Any], batch_first: bool) -> bool:

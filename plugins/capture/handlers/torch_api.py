@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.fx.graph_module
+import torch.fx.node
 import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
@@ -23,8 +24,9 @@ import turret.frames.annotations
 import turret.frames.stances
 from turret.frames.sources import BoundSource, WeakSource
 from turret.plugins.capture.errors import AskedFor, Unsupported
+from turret.plugins.capture.handlers.builtins.polyfilled import polyfilled
 from turret.plugins.capture.handlers.constructors import LEGACY_CLASSES
-from turret.plugins.capture.python import lookups, polyfills
+from turret.plugins.capture.python import fx_arguments, lookups, polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
@@ -65,6 +67,11 @@ for _function in (
     is_fx_symbolic_tracing, is_fx_tracing,
 ):  # fmt: skip
     registry.functions[_function] = _always(None if _function is get_tracing_state else False)
+
+
+polyfilled(torch.fx.node.map_aggregate, fx_arguments.map_aggregate)
+polyfilled(torch.fx.node.map_arg, fx_arguments.map_arg)
+registry.followed.add("_no_mutation")  # what their lists and dicts raise by
 
 
 @registry.function(torch.compiler.is_compiling)

@@ -44,7 +44,7 @@ from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.refusals import eager_error
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.histories import FreedGraphs, RetainedGradients
+from turret.plugins.capture.record.histories import FreedGraphs, HookedModules, RetainedGradients
 from turret.plugins.capture.record.memory import guard_offsets
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
@@ -168,7 +168,8 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
 def _check_input(real: torch.Tensor) -> None:
     """Refuse a tensor that a graph cannot be given."""
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
-        raise Unsupported(f"a {real.layout} tensor as an input")
+        kind = "quantized" if real.is_quantized else real.layout
+        raise Unsupported(f"a {kind} tensor as an input")
     if real._is_zerotensor():
         raise Unsupported("a tensor of zeros that has no memory")
     if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
@@ -240,6 +241,7 @@ class GraphRecorder:
         """Of calls, by their nodes' names: the step of the root frame and the lines that they were made in."""
         self.freed = FreedGraphs()
         self.retained = RetainedGradients()
+        self.hooked = HookedModules()
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False

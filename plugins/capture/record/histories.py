@@ -89,6 +89,32 @@ class RetainedGradients:
                 raise Unsupported(reason, "compute those in another compiled function", step=first)
 
 
+class HookedModules:
+    """Modules whose full backward hooks are in the graph: gradients of inputs come through their results alone."""
+
+    def __init__(self) -> None:
+        self._hooked: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+
+    def note(self, before: torch.Tensor, after: torch.Tensor, step: int) -> None:
+        """A step of the root frame hooked a module, between its input and its result."""
+        self._hooked.append((before, after, step))
+
+    def check(self, graph: fx.Graph, outputs: Collection[fx.Node]) -> None:
+        """Raise ``Unsupported``, to break ahead of the module, where a gradient may get to its input in another way."""
+        inside = bool(self._hooked) and any(node.target is torch.autograd.grad for node in graph.nodes)
+        values = [node.meta.get("example_value") for node in outputs]
+        shown = [v.grad_fn for v in values if isinstance(v, torch.Tensor)]
+        for before, after, step in self._hooked:
+            met, pending = {after.grad_fn}, list(shown)
+            while pending:
+                node = pending.pop()
+                if node is not None and node not in met:
+                    met.add(node)
+                    pending += [below for below, _ in node.next_functions]
+            if inside or before.grad_fn in met:
+                raise Unsupported("full backward hooks of a module that gradients may go around", step=step)
+
+
 def _ends(value: torch.Tensor) -> list[Any]:
     """Where the graph of autograd under a tensor ends: leaves, and inputs with a history, which fakes lack."""
     found: list[Any] = []

@@ -392,6 +392,7 @@ class Recorder(Protocol):
     resized_data: list[fx.Node]
     freed: Any
     retained: Any
+    hooked: Any
     made_at: dict[str, tuple[int, Lines]]
     devices: list[torch.device]
     tags: dict[str, Any]

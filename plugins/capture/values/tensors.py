@@ -290,15 +290,20 @@ class Tensor(Value):
         convert = _NUMBERS.get(name)
         if convert is None or self.fake.numel() != 1 or (self.fake.is_complex() and convert is not True):
             return None  # of a complex number torch says otherwise than Python why it is no int
+        number = self.number(t, known)
+        return number if number is None or convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def number(self, t: Tracer, known: torch.Tensor | None) -> Value | None:
+        """The one number that the tensor holds: known, or a symbol where those are wanted; else None."""
+        if (noted := t.recorder.known.first(self.fake)) is not None:
+            return noted
         if known is not None:
-            number: Value = Constant(number_of(known))
-        elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
-            number = t.recorder.call_method("item", [self], {})
-        elif self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
-            number = self.float_in_graph(t)
-        else:
-            return None
-        return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+            return Constant(number_of(known))
+        if t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
+            return t.recorder.call_method("item", [self], {})
+        if self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
+            return self.float_in_graph(t)
+        return None
 
     def read_all(self, t: Tracer, known: torch.Tensor | None) -> Value | None:
         """``Tensor.tolist``: of known numbers, or of symbols where those are wanted; else None."""
@@ -362,7 +367,10 @@ class Tensor(Value):
             return self.get_item(t, plain)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
-        return t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
+        item = t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
+        if isinstance(key, Constant) and key.value == 0 and isinstance(item, Tensor):
+            t.recorder.known.note_first_of(self.fake, item.fake)
+        return item
 
     @_answered("__setitem__")
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:

@@ -85,12 +85,41 @@ def test_lists_of_lengths_that_change_are_soon_one_whole_graph():
     assert len(observed.graphs) == captured
 
 
-def test_sequences_of_lengths_that_data_give_are_eagers_behind_breaks():
-    model = Tagger(nn.LSTM, in_order=False)
+@pytest.mark.parametrize("total", [None, 6])
+def test_sequences_of_lengths_that_data_give_are_part_of_any_graph(total):
+    model = Tagger(nn.LSTM, in_order=False, total=total)
     observed = Observed(model.__call__)
-    for lengths in ([2, 5, 3], [1, 2, 4]):
-        assert_gradients(observed, model, (torch.randn(3, 5, 3), torch.tensor(lengths)))
-    assert "depends on data" in observed.breaks[0]
+    for lengths in ([2, 5, 3], [1, 2, 4], [3, 4, 1, 1], [1, 5, 2, 2, 3], [4, 1, 1]):
+        assert_gradients(observed, model, (torch.randn(len(lengths), 5, 3), torch.tensor(lengths)))
+    assert not observed.breaks
+    assert len(observed.graphs) == 2, "a batch that changes is a symbol"
+
+
+def test_of_other_numbers_of_data_the_graph_breaks_as_without_sequences():
+    def program(x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True)
+        y = packed.data * x.sum().item()
+        return y + 1, packed.batch_sizes[0].item(), packed.batch_sizes[1].item()
+
+    x, lengths = torch.randn(3, 5, 3), torch.tensor([5, 3, 2])
+    observed = Observed(program)
+    assert_same(observed(x, lengths), program(x, lengths))
+    assert observed.breaks
+    assert all("Tensor.item reads" in reason for reason in observed.breaks)
+
+
+def test_a_first_batch_size_that_the_program_changes_is_read_anew():
+    def program(x, lengths):
+        sizes = pack_padded_sequence(x, lengths, batch_first=True).batch_sizes
+        first = sizes[0]
+        before = first.item()
+        sizes[0] = 7
+        return before, first.item(), int(sizes[0])
+
+    x, lengths = torch.randn(3, 5, 3), torch.tensor([5, 3, 2])
+    assert program(x, lengths) == (3, 7, 7)
+    for fullgraph in (False, True):
+        assert Observed(program, fullgraph=fullgraph)(x, lengths) == (3, 7, 7)
 
 
 def test_a_packed_sequence_that_is_given_or_returned_is_eagers():

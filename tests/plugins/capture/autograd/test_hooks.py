@@ -293,3 +293,27 @@ def test_a_gradient_is_retained_as_the_hooks_leave_it(retained_first):
 
     x, same = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
     assert_same(Observed(program)(x), program(same))
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_hook_with_side_effects_on_what_was_used_before_is_called_with_its_gradient(inner):
+    seen = []
+
+    def used(x):
+        y = x * 2
+        z = y * 3
+        y.register_hook(lambda gradient: gradient * 5)
+        y.register_hook(lambda gradient: seen.append(gradient.clone()))
+        return z + y.detach()
+
+    def program(x):
+        return used(x.exp()) if inner else used(x)
+
+    found = []
+    for call in (program, observed := Observed(program)):
+        x = torch.linspace(-1, 1, 5).requires_grad_()
+        call(x).sum().backward()
+        found.append((x.grad, *seen))
+        seen.clear()
+    assert_same(*found)
+    assert "gradient hook" in observed.breaks[0]

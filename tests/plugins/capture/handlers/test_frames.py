@@ -6,7 +6,9 @@ import collections
 import enum
 import inspect
 import sys
+import traceback
 import typing
+import unittest
 
 import pytest
 import torch
@@ -209,3 +211,61 @@ def test_locals_behind_a_break_are_the_programs():
 
     observed = Observed(program)
     assert_same(observed(X, []), program(X, []))
+
+
+class Case(unittest.TestCase):
+    pass
+
+
+CASE = Case()
+
+
+def raises_an_index_error(x):
+    raise IndexError(f"of {x.dim()} dimensions")
+
+
+def asserts_that_something_raises(x):
+    with CASE.assertRaises(IndexError) as found:
+        raises_an_index_error(x)
+    with CASE.assertRaisesRegex(IndexError, "of 1"):
+        raises_an_index_error(x)
+    CASE.assertRaises(IndexError, raises_an_index_error, x)
+    try:
+        with CASE.assertRaises(ValueError):
+            x = x + 1
+    except AssertionError as error:
+        return x * 2, str(found.exception), found.exception.__traceback__, str(error)
+
+
+def clears_frames_of_its_own(x):
+    try:
+        raises_an_index_error(x)
+    except IndexError as error:
+        traceback.clear_frames(error.__traceback__)
+    return x + 1
+
+
+@pytest.mark.parametrize("program", [asserts_that_something_raises, clears_frames_of_its_own])
+def test_clearing_the_frames_of_a_traceback_made_in_the_call_is_part_of_a_full_graph(program):
+    assert_same(Observed(program, fullgraph=True)(X), program(X))
+
+
+def test_frames_of_a_traceback_from_before_the_call_are_cleared():
+    def program(x, trace):
+        y = x + 1
+        traceback.clear_frames(trace)
+        return y * 2
+
+    def made():
+        held = object()
+        raise ValueError(held)
+
+    try:
+        made()
+    except ValueError as error:
+        trace = error.__traceback__
+    assert "held" in trace.tb_next.tb_frame.f_locals
+    observed = Observed(program)
+    assert_same(observed(X, trace), program(X, trace))
+    assert observed.breaks
+    assert not trace.tb_next.tb_frame.f_locals
