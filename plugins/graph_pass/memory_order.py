@@ -118,7 +118,7 @@ class MemoryOrder:
                 unread[root] -= 1
             for reader in later[node]:
                 waiting[reader] -= 1
-            for candidate in self._neighbours(node, later):
+            for candidate in self._neighbours(node, later, unread):
                 if waiting[candidate] == 0 and candidate not in done:
                     frees = self._gain(candidate, unread) >= 0
                     heapq.heappush(ready, (-1 if frees else 0, self._position[candidate]))
@@ -127,11 +127,14 @@ class MemoryOrder:
     def _touched(self, node: fx.Node) -> set[fx.Node]:
         return {self._root[source] for source in (*node.all_input_nodes, node)}
 
-    def _neighbours(self, node: fx.Node, later: dict[fx.Node, list[fx.Node]]) -> set[fx.Node]:
-        """Calls whose readiness or gain may have changed by running ``node``."""
+    def _neighbours(
+        self, node: fx.Node, later: dict[fx.Node, list[fx.Node]], unread: dict[fx.Node, int]
+    ) -> set[fx.Node]:
+        """Calls whose readiness or gain may have changed by running ``node``: a gain does for the last reader alone."""
         found = set(later[node])
         for root in self._touched(node):
-            found |= self._readers[root]
+            if unread[root] == 1:
+                found |= self._readers[root]
         return found
 
     def _gain(self, node: fx.Node, unread: dict[fx.Node, int]) -> int:
