@@ -12,7 +12,12 @@ from typing import Any, cast
 
 import attrs
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+    guard_or_false,
+    guard_or_true,
+)
 
 from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
@@ -25,7 +30,7 @@ from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 from turret.torch_compat.operators.checks import require
-from turret.torch_compat.operators.ops import HigherOrderOperator, fake_functions_of_operators
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, fake_functions_of_operators
 
 aten = torch.ops.aten
 Arguments = tuple[Any, ...]
@@ -55,6 +60,8 @@ class CorrectedFakeTensorMode(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if isinstance(func, HigherOrderOperator):  # which has neither tags nor a schema
+            return super().__torch_dispatch__(func, types, args, kwargs)
         named = kwargs or {}
         if (refusal := memory_refusal(func, args, named)) is not None:
             raise RuntimeError(f"{refusal}, which eager refuses")
@@ -65,10 +72,12 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not types and isinstance(func, HigherOrderOperator) and func not in fake_functions_of_operators():
+        run = super().dispatch
+        if isinstance(func, HigherOrderOperator):
+            if types or func in fake_functions_of_operators():
+                return run(func, types, args, kwargs)
             handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
             return NotImplemented if handler is None else handler(self, *args, **kwargs)
-        run = super().dispatch
         if any(map(is_wrapper, types)):
             return run(func, types, args, kwargs)
         out = corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
@@ -76,6 +85,16 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return out
         with self:
             return in_eagers_layout(func, args, kwargs, out)
+
+    def _cached_dispatch_impl(self, func: Any, types: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+        """A view out of torch's cache of fakes asks whether it is contiguous, which the call itself does not where that
+        depends on data."""
+        try:
+            return super()._cached_dispatch_impl(func, types, args, kwargs)
+        except GuardOnDataDependentSymNode:
+            if not (isinstance(func, OpOverload) and func.is_view):
+                raise
+        return self._dispatch_impl(func, types, args, kwargs)
 
     def from_tensor(
         self,
