@@ -57,7 +57,7 @@ def nested_compile_region(fn: Any) -> Any:
 
 
 def region_of(fn: Any) -> Callable[..., Any] | None:
-    """The function, or the module, that was marked by ``nested_compile_region``, Turret's or torch's; None for one that was not."""
+    """The function, or module, that ``nested_compile_region`` marked, Turret's or torch's; None for one without."""
     held = vars(fn)
     found: Callable[..., Any] | None = fn
     if _REGION in held:

@@ -334,12 +334,15 @@ def test_the_state_of_a_scan_may_come_back_in_another_structure(name):
 
 
 def test_a_scan_over_nothing_gives_its_start():
-    full(lambda x: scan(lambda s, r: (s + r, r), {"a": [x]}, ()), X)
+    full(lambda x: (scan(lambda s, r: (s + r, r), {"a": [x + 1]}, ()), x * 2), X)
 
 
 def test_the_operator_scan_gives_a_flat_sequence_whatever_its_function_returns():
     operator = torch.ops.higher_order.scan
-    full(lambda x: operator(lambda s, r: ({"a": s + r}, [s * r, {"b": s - r}]), [torch.ones(2)], [x.reshape(2, 2)], ()), X)
+    full(
+        lambda x: operator(lambda s, r: ({"a": s + r}, [s * r, {"b": s - r}]), [torch.ones(2)], [x.reshape(2, 2)], ()),
+        X,
+    )
 
 
 def test_branches_of_sizes_that_change_run_call_by_call_and_say_so():

@@ -261,7 +261,7 @@ def test_a_batched_index_beside_one_that_is_not_is_in_the_graph() -> None:
 
 
 def test_an_op_that_carries_an_effects_token_runs_on_fakes() -> None:
-    """Compilers that are given our fakes order effects by such higher-order ops, which have neither tags nor a schema."""
+    """Compilers that are given our fakes order effects by such ops, which have neither tags nor a schema."""
     mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
     with mode:
         token, x = torch.empty(()), torch.empty(2, 3)
