@@ -86,7 +86,8 @@ def output_strides(partitioned: PartitionedGraph, role: Role) -> tuple[tuple[Any
             if not all(isinstance(s, int) for s in stride):
                 names = _sizes_by_name(module) if names is None else names
                 try:
-                    stride = compile_sizes(stride)({**names, "max": _largest, "min": _smallest})
+                    named: dict[str, Any] = {**names, "max": _largest, "min": _smallest}
+                    stride = compile_sizes(stride)(named)
                 except NameError as error:
                     raise UnsupportedError(f"the strides {stride} of output {number} are no sizes of inputs") from error
         strides.append(stride)

@@ -60,12 +60,12 @@ class CorrectedFakeTensorMode(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if isinstance(func, HigherOrderOperator):  # which has neither tags nor a schema
-            return super().__torch_dispatch__(func, types, args, kwargs)
         named = kwargs or {}
+        ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
+        if _is_higher_order(func):  # which has neither tags nor a schema
+            return ask()
         if (refusal := memory_refusal(func, args, named)) is not None:
             raise RuntimeError(f"{refusal}, which eager refuses")
-        ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
         return self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
 
     def dispatch(
@@ -73,7 +73,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
     ) -> Any:
         kwargs = kwargs or {}
         run = super().dispatch
-        if isinstance(func, HigherOrderOperator):
+        if _is_higher_order(func):
             if types or func in fake_functions_of_operators():
                 return run(func, types, args, kwargs)
             handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
@@ -134,6 +134,10 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return number
         source = _RaggedSize()
         return env.create_symintnode(env.create_symbol(number, source), hint=number, source=source)
+
+
+def _is_higher_order(func: Any) -> bool:
+    return isinstance(func, HigherOrderOperator)
 
 
 class _NotOfTraces(logging.Filter):
