@@ -57,14 +57,14 @@ def nested_compile_region(fn: Any) -> Any:
 
 
 def region_of(fn: Any) -> Callable[..., Any] | None:
-    """The function that was marked by ``nested_compile_region``, Turret's or torch's; None for one that was not."""
+    """The function, or module, that ``nested_compile_region`` marked, Turret's or torch's; None for one without."""
     held = vars(fn)
     found: Callable[..., Any] | None = fn
     if _REGION in held:
         return found
-    found = fn if "__marked_compile_region_fn__" in held else None
-    while found is not None and "__marked_compile_region_fn__" in vars(found):
-        found = vars(found)["__marked_compile_region_fn__"]
+    found = held.get(REGION_FUNCTION)
+    while REGION_FUNCTION in getattr(found, "__dict__", ()):
+        found = vars(found)[REGION_FUNCTION]
     return found
 
 
@@ -73,6 +73,8 @@ def is_region(module: torch.nn.Module) -> bool:
     return _REGION in vars(module)
 
 
+REGION_FUNCTION = "__marked_compile_region_fn__"
+"""Attribute of what torch's ``nested_compile_region`` makes: the function or the module that it was given."""
 _REGION = "_turret_region"
 
 

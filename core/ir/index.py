@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from turret.torch_compat.sizes import of_sizes
 
@@ -60,6 +60,22 @@ def size_of_inputs(value: object) -> Size:
         signs = {s: _with_sign(s, node.shape_env) for s in expression.free_symbols if not s.is_positive}
         expression = expression.xreplace(signs) if signs else expression
     return sympy.expand(expression)
+
+
+def by_names_of_inputs(condition: Any, values: Iterable[Any]) -> Any:
+    """A condition by the symbols that inputs' fakes have by now: guards may have found two to be one since it was made.
+
+    Unbacked symbols keep their names: that one is equal to another may be what the condition asks.
+    """
+    if not isinstance(condition, sympy.Basic):
+        return condition
+    numbers = (n for v in values for n in ((*v.shape, *v.stride()) if isinstance(v, torch.Tensor) else (v,)))
+    env = next((n.node.shape_env for n in numbers if isinstance(n, torch.SymInt)), None)
+    if env is None:
+        return condition
+    backed = condition.free_symbols - free_unbacked_symbols(condition)
+    named = {symbol: env.replace(symbol) for symbol in backed}
+    return condition.xreplace({symbol: name for symbol, name in named.items() if not free_unbacked_symbols(name)})
 
 
 def computed_by_host(expression: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
+from turret.graph.op_traits import defines_unbacked_symbols
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role, Target
 from turret.hooks.signature import GraphSignature, OutputKind
@@ -84,7 +86,8 @@ def output_strides(partitioned: PartitionedGraph, role: Role) -> tuple[tuple[Any
             if not all(isinstance(s, int) for s in stride):
                 names = _sizes_by_name(module) if names is None else names
                 try:
-                    stride = compile_sizes(stride)(names)
+                    named: dict[str, Any] = {**names, "max": _largest, "min": _smallest}
+                    stride = compile_sizes(stride)(named)
                 except NameError as error:
                     raise UnsupportedError(f"the strides {stride} of output {number} are no sizes of inputs") from error
         strides.append(stride)
@@ -98,17 +101,28 @@ def _texts(sizes: Iterable[Any]) -> tuple[SizeText, ...]:
 
 
 def _sizes_by_name(module: fx.GraphModule) -> dict[str, Any]:
-    """The symbols of a trace that its inputs are, or have as sizes or strides.
+    """The symbols of a trace that its inputs are, or have as sizes or strides, and those that calls give.
 
     By the names that they were given: one that a guard has since made a number no longer has it in its expression.
     """
     found: dict[str, Any] = {}
-    for node in module.graph.find_nodes(op="placeholder"):
+    for node in module.graph.nodes:
+        if node.op != "placeholder" and not defines_unbacked_symbols(node):
+            continue
         value = node.meta.get("val")
         for number in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
             if isinstance(number, torch.SymInt) and number.node._expr.is_Symbol:
                 found.setdefault(number.node._expr.name, number)
     return found
+
+
+def _largest(*numbers: Any) -> Any:
+    """``max`` that compares nothing, since which is larger may depend on data."""
+    return functools.reduce(torch.sym_max, numbers)
+
+
+def _smallest(*numbers: Any) -> Any:
+    return functools.reduce(torch.sym_min, numbers)
 
 
 def interpreted(module: fx.GraphModule) -> BoxedCallable:

@@ -43,7 +43,7 @@ from turret.ir import (
     used,
 )
 from turret.ir.analysis.symbols import has_float, symbols_of_sizes
-from turret.ir.index import computed_by_host, depends_on_data
+from turret.ir.index import by_names_of_inputs, computed_by_host, depends_on_data
 from turret.ir.lowering import Builder, TensorValue, dense_strides, lie_alike, number_of
 from turret.pipeline.branches import PlannedBranch
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload
@@ -286,6 +286,7 @@ class _Lowerer:
         condition = node.meta.get("condition", node.args[0])
         if isinstance(condition, fx.Node):
             raise UnsupportedError(f"an assertion whose condition is not known: {node.format_node()}")
+        condition = by_names_of_inputs(condition, [v.meta.get("val") for v in self.values if v.op == "placeholder"])
         self.builder.extern(node.target, (condition, node.args[1]), {}, (), "an assertion")
 
     def _arguments(self, value: Any) -> Any:

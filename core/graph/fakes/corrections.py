@@ -12,7 +12,12 @@ from typing import Any, cast
 
 import attrs
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, guard_or_true
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+    guard_or_false,
+    guard_or_true,
+)
 
 from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
@@ -25,7 +30,7 @@ from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 from turret.torch_compat.operators.checks import require
-from turret.torch_compat.operators.ops import HigherOrderOperator, fake_functions_of_operators
+from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, fake_functions_of_operators
 
 aten = torch.ops.aten
 Arguments = tuple[Any, ...]
@@ -56,19 +61,23 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
+        ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
+        if _is_higher_order(func):  # which has neither tags nor a schema
+            return ask()
         if (refusal := memory_refusal(func, args, named)) is not None:
             raise RuntimeError(f"{refusal}, which eager refuses")
-        ask = functools.partial(super().__torch_dispatch__, func, types, args, named)
         return self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not types and isinstance(func, HigherOrderOperator) and func not in fake_functions_of_operators():
+        run = super().dispatch
+        if _is_higher_order(func):
+            if types or func in fake_functions_of_operators():
+                return run(func, types, args, kwargs)
             handler = func.python_key_table.get(FakeTensorMode)  # which torch looks up by the very class of a mode
             return NotImplemented if handler is None else handler(self, *args, **kwargs)
-        run = super().dispatch
         if any(map(is_wrapper, types)):
             return run(func, types, args, kwargs)
         out = corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
@@ -76,6 +85,16 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return out
         with self:
             return in_eagers_layout(func, args, kwargs, out)
+
+    def _cached_dispatch_impl(self, func: Any, types: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+        """A view out of torch's cache of fakes asks whether it is contiguous, which the call itself does not where that
+        depends on data."""
+        try:
+            return super()._cached_dispatch_impl(func, types, args, kwargs)
+        except GuardOnDataDependentSymNode:
+            if not (isinstance(func, OpOverload) and func.is_view):
+                raise
+        return self._dispatch_impl(func, types, args, kwargs)
 
     def from_tensor(
         self,
@@ -115,6 +134,10 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return number
         source = _RaggedSize()
         return env.create_symintnode(env.create_symbol(number, source), hint=number, source=source)
+
+
+def _is_higher_order(func: Any) -> bool:
+    return isinstance(func, HigherOrderOperator)
 
 
 class _NotOfTraces(logging.Filter):

@@ -121,9 +121,23 @@ def _is_part_of_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
         if not ratio.is_polynomial() or sympy.denom(ratio) != 1:
             return False
         most = environment.create_symintnode(ratio, hint=None)
-        if not any(statically_known_true(n <= most) for n in (extent, _without_subtrahends(extent))):
+        if not any(_is_known_within(n, most) for n in (extent, _without_subtrahends(extent))):
             return False
     return True
+
+
+def _is_known_within(extent: Any, most: Any) -> bool:
+    """Whether a size is known, or was asserted, not to exceed another.
+
+    A symbol found to be equal to another keeps what was asserted of it before under its old name, which the shape
+    environment does not look at.
+    """
+    within = extent <= most
+    if statically_known_true(within) or not isinstance(within, torch.SymBool):
+        return statically_known_true(within)
+    environment = within.node.shape_env
+    asserted = itertools.chain.from_iterable(environment.deferred_runtime_asserts.values())
+    return any(environment.replace(a.expr) == within.node.expr for a in asserted)
 
 
 def _without_subtrahends(extent: Any) -> Any:

@@ -152,9 +152,14 @@ def while_loop(
 def scan(
     t: Tracer, combine_fn: Value, init: Value, xs: Value, *, dim: Value | None = None, reverse: Value | None = None
 ) -> Value:
-    """``scan`` over one dimension of tensors: over the first, and results moved back."""
+    """``scan`` over one dimension of tensors: over the first, and results moved back.
+
+    The function is given the state as ``init`` has it, and may return as many tensors in another structure.
+    """
     starts, carried = flatten(t, init)
     columns, given = flatten(t, xs)
+    if not columns:
+        return t.new_tuple([init, t.new_list([])])
     values, rows = _scanned(starts), _scanned(columns)
     number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
     if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):
@@ -164,14 +169,14 @@ def scan(
     if backwards:
         moved = _flipped(t, moved)
     shape, found = _scan(t, combine_fn, values, _scanned(moved), [], Structure(tuple, (carried, given)))
-    if shape.kind is not tuple or shape.children[:1] != (carried,):
-        raise Unsupported("scan whose state changes its structure")
+    if shape.kind not in (tuple, list) or len(shape.children) != 2 or shape.children[0].leaves != len(values):
+        raise Unsupported("scan whose function returns something else than a state of as many tensors and a row")
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
         outputs = _flipped(t, outputs)
     tensors = _tensors(outputs, "scan of something else than tensors")
     outputs = [_moved(t, v, 0, number) if number < v.fake.dim() else v for v in tensors]
-    return shape.build(t, iter([*ends, *outputs]))
+    return Structure(tuple, shape.children).build(t, iter([*ends, *outputs]))
 
 
 def _tensors(values: Items[Value], otherwise: str) -> list[Tensor]:
@@ -195,12 +200,12 @@ def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
 
 @registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
-    """The op itself: of lists of tensors, whose first dimension is the one scanned."""
+    """The op itself: of lists of tensors, whose first dimension is the one scanned; its results are flat."""
     values, rows = (_scanned(sequence.realize().unpack(t)) for sequence in (init, xs))
     flat = flatten(t, t.new_tuple([*values, *rows]))[1]
     shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
-    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
-        raise Unsupported("the operator scan over a function whose results are no flat sequence")
+    if shape.kind not in (tuple, list):
+        raise Unsupported("the operator scan over a function whose results are no sequence")
     return t.new_tuple(found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from turret.frames.annotations import is_in_graph, region_of, substitute_of
+from turret.frames.annotations import REGION_FUNCTION, is_in_graph, region_of, substitute_of
 from turret.frames.guards import function_modes
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
@@ -152,6 +152,9 @@ class Caller(Tracer):
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
             region = region_of(function.object)
+            if region is not None and not isinstance(region, types.FunctionType):
+                marked = function.get_attr(self, REGION_FUNCTION).realize()  # a module's parameters are inputs
+                return self.call(marked, args, kwargs)
             if region is not None:
                 known = self.wrap_known(region)
                 return self.blocks.call_marked(known, args, kwargs, lambda: self.call_unmarked(known, args, kwargs))

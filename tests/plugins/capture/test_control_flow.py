@@ -315,6 +315,36 @@ def test_a_scan_over_structures():
     full(program, X)
 
 
+STRUCTURES = {
+    "a list for the pair": (lambda s, r: [s + r, {"row": s * r}], lambda x: x),
+    "a list for the state": (lambda s, r: ([s + r], s * r), lambda x: x),
+    "another sequence": (lambda s, r: ((s[0] + r,), s[0] * r), lambda x: [x]),
+    "another key": (lambda s, r: ({"b": s["a"] + r}, [s["a"] * r]), lambda x: {"a": x}),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_state_of_a_scan_may_come_back_in_another_structure(name):
+    combine, start = STRUCTURES[name]
+
+    def program(x):
+        return scan(combine, start(torch.ones(2)), x.reshape(2, 2), reverse=True)
+
+    full(program, X)
+
+
+def test_a_scan_over_nothing_gives_its_start():
+    full(lambda x: (scan(lambda s, r: (s + r, r), {"a": [x + 1]}, ()), x * 2), X)
+
+
+def test_the_operator_scan_gives_a_flat_sequence_whatever_its_function_returns():
+    operator = torch.ops.higher_order.scan
+    full(
+        lambda x: operator(lambda s, r: ({"a": s + r}, [s * r, {"b": s - r}]), [torch.ones(2)], [x.reshape(2, 2)], ()),
+        X,
+    )
+
+
 def test_branches_of_sizes_that_change_run_call_by_call_and_say_so():
     plans = Plans()
     fast = turret.compile(

@@ -182,6 +182,29 @@ def test_a_nested_region_is_part_of_the_graph():
     check(lambda x: region(region(x)) * 2, X, breaks=0, graphs=1)
 
 
+class HoldsRegion(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = torch.compiler.nested_compile_region(torch.nn.Linear(4, 4))
+
+    def forward(self, x):
+        return self.part(self.part(x)) * 2
+
+
+def test_a_module_that_torch_marked_as_a_region_is_part_of_the_graph_and_may_change():
+    model = HoldsRegion()
+    fast = turret.compile(model, fullgraph=True, options={"on_error": "raise"})
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(fast(x), model(x))
+    marked = model.part.__marked_compile_region_fn__
+    marked.weight = torch.nn.Parameter(torch.ones(4, 4))
+    torch.testing.assert_close(fast(x), model(x))
+    fast(x).sum().backward()
+    assert marked.weight.grad is not None
+    model.part = torch.compiler.nested_compile_region(torch.nn.Linear(4, 4))
+    torch.testing.assert_close(fast(x), model(x))
+
+
 def marked(mark, size=3, **options):
     made = torch.ones(size, 3)
     mark(made, 0, **options)

@@ -258,3 +258,12 @@ def test_a_batched_index_beside_one_that_is_not_is_in_the_graph() -> None:
     run = turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})
     given = (torch.arange(20.0).view(2, 10), torch.arange(2), torch.arange(10))
     torch.testing.assert_close(run(*given), program(*given))
+
+
+def test_an_op_that_carries_an_effects_token_runs_on_fakes() -> None:
+    """Compilers that are given our fakes order effects by such ops, which have neither tags nor a schema."""
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        token, x = torch.empty(()), torch.empty(2, 3)
+        _, made = torch.ops.higher_order.with_effects(token, aten.sin.default, x)
+    assert (made.shape, made.dtype) == (x.shape, x.dtype)

@@ -64,3 +64,23 @@ PARTS = st.builds(lambda ends, dims: (*[ALL] * dims, slice(*ends)), st.tuples(EN
 )
 def test_writes_to_parts_of_tensors_whose_sizes_depend_on_data_are_eagers(shape: tuple, steps: list) -> None:
     check(lambda x, count: written(shape, steps, x, count))
+
+
+def test_what_is_known_of_a_size_is_known_when_it_turns_out_to_be_that_of_an_input() -> None:
+    """The rows that are written number one fewer than data say, as many as an input has: still fewer than there are."""
+
+    def program(x: torch.Tensor, w: int) -> torch.Tensor:
+        chunks = torch.div(x.shape[1] * w, w, rounding_mode="trunc")
+        grid = x.new_zeros((x.shape[0], chunks + 1, w, 2 * w + 1))
+        grid[:, :-1, :, w:] = x[:, :, :w, : w + 1]
+        rows = grid.view(x.shape[0], -1, 2 * w + 1)
+        rows[:, :w, : w + 1] = torch.full_like(rows[:, :w, : w + 1], -1.0)
+        return rows
+
+    options = {"on_error": "raise", "capture_scalar_outputs": True}
+    fast = turret.compile(program, fullgraph=True, dynamic=True, options=options)
+    for sizes, w in (((4, 3, 7, 9), 5), ((5, 6, 8, 8), 4), ((2, 2, 3, 4), 3)):
+        x = torch.randn(sizes)
+        made, expected = fast(x, w), program(x, w)
+        assert torch.equal(made, expected)
+        assert made.stride() == expected.stride()
