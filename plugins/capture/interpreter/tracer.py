@@ -13,6 +13,7 @@ import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
 from turret.hooks.devices import uses_host_kernels
+from turret.plugins.capture.branches.conditional import may_be_same
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
@@ -93,6 +94,8 @@ class FrameTracer(Caller):
         self.tensors_of_arrays: list[Value] = []
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
+        self.merged: list[Any] = []
+        """Results of branches on data that may be tensors from before."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0
@@ -352,6 +355,8 @@ class FrameTracer(Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
+        if self.merged and may_be_same(self, left, right):
+            raise Unsupported("whether two tensors are one, which data decide")
         self.assume_distinct(left, right)
         return False
 

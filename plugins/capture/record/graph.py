@@ -133,6 +133,8 @@ class Subgraph:
     graph: fx.Graph = attrs.field(factory=fx.Graph)
     lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
     last_input: fx.Node | None = None
+    of_side: bool = False
+    """Whether it is a side of an ``if`` of the program's, which does what the program does there."""
 
     def input_for(self, node: fx.Node) -> fx.Node:
         """The input that stands for a node of a graph around."""

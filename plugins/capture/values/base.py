@@ -293,6 +293,7 @@ class Tracer(Protocol):
     tensors_of_arrays: list[Value]
     """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     copied_views: list[list[tuple[torch.Tensor, int]]]
+    merged: list[Any]
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int
     remembered: dict[tuple, Value]

@@ -1,0 +1,389 @@
+"""An ``if`` that data decide, in a program that must not break: both sides become graphs, of which a ``cond`` runs one.
+
+Each side is followed from the jump up to where the ways meet, from the same state of the frame; what they leave there
+in variables, on the stack and as what the frame returns is put together.  A tensor from before that a side writes to
+is a copy of its own within it, and written back behind the ``cond``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from turret.hooks.devices import HOST
+from turret.plugins.capture.branches.graphs import BranchGraphs
+from turret.plugins.capture.branches.joins import join_of
+from turret.plugins.capture.branches.merging import Merger, Place, Side, gradients_of
+from turret.plugins.capture.branches.watched import Watched
+from turret.plugins.capture.errors import NOWHERE, DecidedByData, Unsupported
+from turret.plugins.capture.python.bytecode import live_variables
+from turret.plugins.capture.record.fake_outputs import fake_outputs
+from turret.plugins.capture.record.histories import nodes_below
+from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
+from turret.plugins.capture.values.symbols import as_float64
+from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.modes import set_grad_enabled
+
+Way = tuple[int, list[Value]]
+"""The instruction and the stack that a side begins with."""
+_DEEPEST = 8
+"""Branches on data in one another: the graphs of one in the other grow with each."""
+
+
+class _OuterWrite(BaseException):
+    """A side is about to write to tensors from before it; no error of the operation under way."""
+
+    def __init__(self, of: Any, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self.of, self.tensors = of, tensors
+
+
+@attrs.define(eq=False)
+class Merged:
+    """A result of a ``cond`` that is a copy where eager has a tensor from before, and the memory that may be meant.
+
+    ``fakes``: it, and what it may be, with the counts of changes at that time.
+    """
+
+    value: Tensor
+    origins: list[Tensor]
+    fakes: list[tuple[torch.Tensor, int]]
+
+
+def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> Value | None:
+    """Follow both ways behind the jump under way, as one call of the graph, and go on where they meet.
+
+    Returns what the frame returns where that is where they meet.  Raises ``Unsupported`` where that is not possible.
+    """
+    t: Tracer = frame.tracer
+    join = join_of(frame.code, frame.current) if t.policy.whole else None
+    if join is None:
+        raise refusal
+    nested = sum(region.of_side for region in t.recorder.open_regions)
+    if nested != len(t.recorder.open_regions) or nested >= _DEEPEST:
+        raise refusal  # under a transform a cond has no rule of its own
+    try:
+        return _Conditional(frame, join).run(_predicate(t, condition), yes, no)
+    except DecidedByData:
+        raise
+    except Unsupported as error:
+        if error is not refusal and error.hint == "":
+            error.hint = refusal.hint
+        raise
+
+
+def _predicate(t: Tracer, value: Value) -> Tensor:
+    """The truth of a tensor of one element, or of a number, as a tensor of one bool."""
+    if isinstance(value, Tensor):
+        found: Value = value
+        if value.fake.dim():
+            found = t.recorder.call_method("reshape", [value, t.new_tuple([])], {})
+    elif value.type() is float:
+        found = as_float64(t, value)
+    else:
+        dtype, device = Constant(torch.int64), Constant(HOST)
+        found = t.recorder.call(torch.full, [t.new_tuple([]), value], {"dtype": dtype, "device": device})
+    assert isinstance(found, Tensor)
+    if found.fake.dtype is not torch.bool:
+        found = t.recorder.call_method("ne", [found, Constant(0)], {})
+    assert isinstance(found, Tensor)
+    return found
+
+
+class _Conditional:
+    """One jump."""
+
+    def __init__(self, frame: Any, join: int) -> None:
+        self.frame, self.t, self.join, self.jump = frame, frame.tracer, join, frame.current
+        self.graphs = BranchGraphs(self.t, "cond")
+        self.sides: list[Side] = []
+        self.written: list[Tensor] = []
+
+    def run(self, predicate: Tensor, yes: Way, no: Way) -> Value | None:
+        frame, t = self.frame, self.t
+        t.blocks.refuse("a branch on data")
+        self.variables, self.handling, self.names = list(frame.locals), list(frame.handling), frame.keyword_names
+        self.watched, self.merged = Watched(t, frame), len(t.merged)
+        while True:
+            try:
+                for way in (yes, no):
+                    self.follow(way)
+                break
+            except _OuterWrite as write:
+                if write.of is not self:
+                    raise
+                self.begin_again(write.tensors)
+        self.begin()
+        return self.close(predicate)
+
+    def begin(self) -> None:
+        """Have the frame be as it was at the jump."""
+        frame = self.frame
+        frame.locals[:], frame.handling[:], frame.keyword_names = self.variables, self.handling, self.names
+        frame.current = self.jump
+        self.watched.restore()
+
+    def begin_again(self, tensors: list[Tensor]) -> None:
+        """Follow both sides once more, which have copies of their own of some tensors."""
+        self.begin()
+        self.watched.check()
+        for value in tensors:
+            others = [v for v in self.watched.sharing(value.fake) if v is not value]
+            if others or type(value) is not Tensor or value.outer is not None or value.array is not None:
+                reason = f"a branch on data of which a side writes to {value.describe()}, which shares its memory"
+                raise Unsupported(reason)
+            if value in self.written or value.new_data is not None or value.fake.layout is not torch.strided:
+                raise Unsupported(f"a branch on data of which a side writes to {value.describe()}")
+            self.written.append(value)
+        del self.t.merged[self.merged :]
+        self.graphs = BranchGraphs(self.t, "cond")
+        self.sides = []
+
+    def prevent(self, fake: torch.Tensor) -> None:
+        """Told of a write in a side: raises where it is to memory from before."""
+        around, storage = self.watched.around(), fake.untyped_storage()._cdata
+        inside = self.t.recorder.open_regions[self.depth :]
+        graphs = [g for g in around if g not in [r.graph for r in inside]]
+        found = {
+            id(v): v
+            for v in self.t.recorder.by_fake.values()
+            if v.node.graph in graphs and v.fake.layout is torch.strided
+            if v.fake.untyped_storage()._cdata == storage
+        }
+        live = [v for v in found.values() if id(v) in self.watched.values or v.source is not None]
+        if found:
+            raise _OuterWrite(self, live or list(found.values()))
+
+    def follow(self, way: Way) -> None:
+        """Follow one side up to where the ways meet."""
+        frame, t, recorder = self.frame, self.t, self.t.recorder
+        self.begin()
+        frame.index, frame.stack[:] = way[0], way[1]
+        self.depth = len(recorder.open_regions)
+        originals = [(v, v.node, v.fake) for v in self.written]
+        with recorder.region() as region:
+            region.of_side = True
+            for node in self.graphs.lifted():
+                region.input_for(node)
+            try:
+                for value in self.written:
+                    self.copy(value)
+                recorder.versions.watchers.append(self.prevent)
+                try:
+                    signal = frame.execute(self.join, self.jump)
+                finally:
+                    recorder.versions.watchers.pop()
+                own = {id(v): (v.node, v.fake) for v in self.written}
+            finally:
+                for value, node, fake in originals:
+                    value.node, value.fake = node, fake
+        result = self.result_of(signal)
+        cells = [cell.content for cell, _ in self.watched.cells]
+        self.sides.append(Side(list(frame.locals), list(frame.stack), cells, result, own))
+        if [*frame.handling] != self.handling:
+            raise Unsupported("a branch on data of which a side handles an exception")
+        for cell, content in self.watched.cells:
+            cell.content = content
+        self.watched.check()
+        self.graphs.regions.append(region)
+
+    def result_of(self, signal: Any) -> Value | None:
+        """What a side returns; None where it comes to the join."""
+        returns = self.join == len(self.frame.instructions)
+        if str(signal) != ("returned" if returns else "joined"):
+            raise Unsupported("a branch on data of which a side does not come to where the other one does")
+        return self.frame.result if returns else None
+
+    def copy(self, value: Tensor) -> None:
+        """Give the side under way a copy of a tensor, in its place."""
+        made = self.t.recorder.call_method("clone", [value], {})
+        if str(made.fake.stride()) != str(value.fake.stride()):
+            raise Unsupported(f"a branch on data of which a side writes to {value.describe()}, of strides of its own")
+        value.node, value.fake = made.node, made.fake
+        self.t.recorder.by_fake[id(made.fake)] = value
+
+    # The call.
+
+    def close(self, predicate: Tensor) -> Value | None:
+        """Record the call, and put together what the sides left."""
+        frame, t = self.frame, self.t
+        one, other = self.sides
+        merger = Merger(t, self.sides, self.watched)
+        places = self.places(merger, one, other)
+        stack = [merger.needed(a, b) for a, b in zip(one.stack, other.stack, strict=True)] if one.result is None else []
+        cells = [merger.place(a, b) for a, b in zip(one.cells, other.cells, strict=True)]
+        result = None if one.result is None else merger.needed(one.result, other.result)
+        pairs = [*merger.outputs, *((v, v) for v in self.written)]
+        results = self.record(predicate, merger, pairs) if pairs or self.checks() else []
+        count = len(merger.outputs)
+        for value, found in zip(self.written, results[count:], strict=True):
+            self.write_back(value, found)
+        self.mark(merger, results[:count])
+        frame.locals[:] = [place(results) for place in places]
+        frame.stack[:] = [place(results) for place in stack]
+        for (cell, _), place in zip(self.watched.cells, cells, strict=True):
+            cell.content = place(results)
+        if result is not None:
+            return result(results)
+        frame.index = self.join
+        return None
+
+    def places(self, merger: Merger, one: Side, other: Side) -> list[Place]:
+        """The variables; of those that nothing reads any more there is no result."""
+        count, found = len(self.frame.code.co_varnames), []
+        over = self.join == len(self.frame.instructions)
+        live = frozenset() if over else live_variables(self.frame.code, self.join)
+        unread = Unread("a variable after a branch on data", NOWHERE)
+        for slot, (a, b) in enumerate(zip(one.variables, other.variables, strict=True)):
+            if slot < count and slot not in live and a is not b:
+                found.append(lambda results: unread)
+            else:
+                found.append(merger.place(a, b))
+        return found
+
+    def checks(self) -> bool:
+        """Whether a side checks something as it runs."""
+        return any("assert" in str(n.target) for r in self.graphs.regions for n in r.graph.nodes)
+
+    def record(self, predicate: Tensor, merger: Merger, pairs: list[tuple[Value, Value]]) -> list[Value]:
+        """The call of the ``cond``; returns its results, numbers as numbers."""
+        t, recorder = self.t, self.t.recorder
+        pairs = pairs or [(Constant(0), Constant(0))]
+        around = set(self.watched.around())
+        outer = {
+            v.fake.untyped_storage()._cdata
+            for v in recorder.by_fake.values()
+            if v.node.graph in around and v.fake.layout is torch.strided
+        }
+        self.graphs.line_up([self.outside(pair) for pair in pairs])
+        ends = []
+        for number, (side, region) in enumerate(zip(self.sides, self.graphs.regions, strict=True)):
+            taken = set(outer)
+            with recorder.within(region):
+                ends.append([merger.node(pair[number], side, taken) for pair in pairs])
+        nodes = self.graphs.close_at(ends)
+        lifted = self.graphs.lifted()
+        fakes = []
+        for pair, mine, theirs in zip(pairs, *ends, strict=True):
+            fakes.append(self.fake(mine, theirs, isinstance(pair[0], Tensor)))
+        arguments = (recorder.argument(predicate)[0], *nodes, tuple(map(recorder.node_here, lifted)))
+        call = recorder.record("call_function", torch.ops.higher_order.cond, arguments, {}, tuple(fakes))
+        found = recorder.unpacked(call, tuple(fakes)).unpack(t)
+        return [
+            value if isinstance(pair[0], Tensor) else recorder.call_method("item", [value], {})
+            for pair, value in zip(pairs, found, strict=True)
+        ]
+
+    def outside(self, pair: tuple[Value, Value]) -> list[Any]:
+        """The nodes of the graphs around that are outputs themselves."""
+        around, found = self.watched.around(), []
+        for side, value in zip(self.sides, pair, strict=True):
+            node = side.node(value) if isinstance(value, Tensor) else getattr(value, "node", None)
+            found += [node] if node is not None and node.graph in around else []
+        return found
+
+    def fake(self, mine: Any, theirs: Any, is_tensor: bool) -> torch.Tensor:
+        """A result for an output: gradients flow from it to what they flow to in the sides."""
+        first, second = mine.meta["example_value"], theirs.meta["example_value"]
+        flows = is_tensor and (first.requires_grad or second.requires_grad)
+        below = set(nodes_below([first, second])) if flows else set()
+        given = [n.meta["example_value"] for n in self.graphs.lifted()]
+        reached = [
+            v
+            for v in given
+            if isinstance(v, torch.Tensor) and v.requires_grad
+            if flows and (v is first or v is second or v.grad_fn in below or _is_below(v, below))
+        ]
+        (made,) = fake_outputs([first], reached, [flows])
+        if made.requires_grad != flows:
+            raise Unsupported("a branch on data with results that require gradients where none are recorded")
+        return made
+
+    def write_back(self, value: Tensor, found: Value) -> None:
+        """Write to a tensor what the side that ran has made of it."""
+        recorder, fakes = self.t.recorder, [side.own[id(value)][1] for side in self.sides]
+        histories = [fake.grad_fn for fake in fakes]
+        unseen = all(h is None or h.name().startswith("CloneBackward") for h in histories)
+        if not unseen and (value.fake.is_leaf and value.fake.requires_grad):
+            raise Unsupported("a branch on data of which a side writes to a leaf that requires gradients")
+        enabled = torch.is_grad_enabled()
+        differ = fakes[0].requires_grad != fakes[1].requires_grad
+        if fakes[0].requires_grad and not unseen:
+            differ = differ or gradients_of(fakes[0]) != gradients_of(fakes[1])
+        elif enabled:
+            differ = differ or fakes[0].requires_grad != value.fake.requires_grad
+        if differ:
+            raise Unsupported("a branch on data of which a side writes what other tensors get gradients of")
+        if unseen and enabled and value.fake.requires_grad:
+            self.t.state.set(set_grad_enabled, [Constant(False)], {})
+            recorder.call_method("copy_", [value, found], {})
+            self.t.state.set(set_grad_enabled, [Constant(True)], {})
+        else:
+            recorder.call_method("copy_", [value, found], {})
+
+    def mark(self, merger: Merger, results: list[Value]) -> None:
+        """Note which results are copies where eager has a tensor from before, or one of them twice."""
+        t = self.t
+        found = [(v, pair) for v, pair in zip(results, merger.outputs, strict=True) if isinstance(pair[0], Tensor)]
+        memory: list[list[set[int]]] = []
+        for _, pair in found:
+            memory.append([self.meant(side.fake(v)) for side, v in zip(self.sides, pair, strict=True)])  # type: ignore[arg-type]
+        around = set(self.watched.around())
+        for number, (value, _) in enumerate(found):
+            origins: dict[int, Tensor] = {}
+            for other, (twin, _) in enumerate(found):
+                if other != number and any(a & b for a, b in zip(memory[number], memory[other], strict=True)):
+                    origins[id(twin)] = twin  # type: ignore[assignment]
+            for known in t.recorder.by_fake.values():
+                if known.node.graph in around and any(
+                    storages & self.storages_of(known, side)
+                    for storages, side in zip(memory[number], self.sides, strict=True)
+                ):
+                    origins[id(known)] = known
+            if origins:
+                values = [value, *origins.values()]
+                fakes = [(v.fake, t.recorder.versions.of(v.fake)) for v in values]  # type: ignore[attr-defined]
+                t.merged.append(Merged(value, list(origins.values()), fakes))  # type: ignore[arg-type]
+
+    def storages_of(self, value: Tensor, side: Side) -> set[int]:
+        fakes = (value.fake, side.fake(value))
+        return {f.untyped_storage()._cdata for f in fakes if f.layout is torch.strided}
+
+    def meant(self, fake: torch.Tensor) -> set[int]:
+        """The memory that a tensor lies in, in eager: its own, or that which it may be a copy of."""
+        found, before = {fake.untyped_storage()._cdata}, 0
+        while len(found) != before:
+            before = len(found)
+            for merged in self.t.merged:
+                if merged.value.fake.untyped_storage()._cdata in found:
+                    found |= {f.untyped_storage()._cdata for f, _ in merged.fakes}
+        return found
+
+
+def _is_below(leaf: torch.Tensor, below: set[Any]) -> bool:
+    return any(getattr(node, "variable", None) is leaf for node in below)
+
+
+def check_merged(t: Tracer, outputs: list[Any]) -> None:
+    """Refuse changes of what is a copy where eager has a tensor from before, and results that share its memory."""
+    shown = [n.meta["example_value"] for n in outputs if isinstance(n.meta.get("example_value"), torch.Tensor)]
+    memory = {v.untyped_storage()._cdata: v for v in shown if v.layout is torch.strided}
+    inputs = {
+        i.example.untyped_storage()._cdata
+        for i in t.recorder.inputs
+        if isinstance(i.example, torch.Tensor) and i.example.layout is torch.strided
+    }
+    for merged in t.merged:
+        if any(t.recorder.versions.of(fake) != version for fake, version in merged.fakes):
+            raise Unsupported("a change of a tensor that is, or is a copy of, what a branch on data leaves", step=NOWHERE)
+        origins = {f.untyped_storage()._cdata for f, _ in merged.fakes[1:]}
+        if merged.value.fake.untyped_storage()._cdata in memory and origins & (inputs | memory.keys()):
+            raise Unsupported("a result that is another tensor of the program on one side of a branch", step=NOWHERE)
+
+
+def may_be_same(t: Tracer, left: Value, right: Value) -> bool:
+    """Whether data decide if two tensors are one object."""
+    pairs = ((left, right), (right, left))
+    return any(merged.value is a and any(o is b for o in merged.origins) for merged in t.merged for a, b in pairs)
