@@ -12,17 +12,16 @@ from typing import Any
 import attrs
 import torch
 
-from turret.hooks.devices import HOST
-from turret.plugins.capture.branches.graphs import BranchGraphs
+from turret.plugins.capture.branches.graphs import BranchGraphs, scalar_tensor
 from turret.plugins.capture.branches.joins import join_of
 from turret.plugins.capture.branches.merging import Merger, Place, Side, gradients_of
+from turret.plugins.capture.branches.sinking import Sinker
 from turret.plugins.capture.branches.watched import Watched
-from turret.plugins.capture.errors import NOWHERE, DecidedByData, Unsupported
+from turret.plugins.capture.errors import NOWHERE, DecidedByData, Raised, Unsupported
 from turret.plugins.capture.python.bytecode import live_variables
 from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.record.histories import nodes_below
 from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
-from turret.plugins.capture.values.symbols import as_float64
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.modes import set_grad_enabled
 
@@ -61,11 +60,13 @@ def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: Dec
     join = join_of(frame.code, frame.current) if t.policy.whole else None
     if join is None:
         raise refusal
-    nested = sum(region.of_side for region in t.recorder.open_regions)
-    if nested != len(t.recorder.open_regions) or nested >= _DEEPEST:
+    nested = len(t.recorder.open_regions)
+    if nested and not t.recorder.in_side():
         raise refusal  # under a transform a cond has no rule of its own
+    if nested >= _DEEPEST:
+        raise Unsupported(f"branches on data nested more than {_DEEPEST} deep", refusal.hint)
     try:
-        return _Conditional(frame, join).run(_predicate(t, condition), yes, no)
+        return _Conditional(frame, join).run(condition, yes, no)
     except DecidedByData:
         raise
     except Unsupported as error:
@@ -80,11 +81,8 @@ def _predicate(t: Tracer, value: Value) -> Tensor:
         found: Value = value
         if value.fake.dim():
             found = t.recorder.call_method("reshape", [value, t.new_tuple([])], {})
-    elif value.type() is float:
-        found = as_float64(t, value)
     else:
-        dtype, device = Constant(torch.int64), Constant(HOST)
-        found = t.recorder.call(torch.full, [t.new_tuple([]), value], {"dtype": dtype, "device": device})
+        found = scalar_tensor(t, value)
     assert isinstance(found, Tensor)
     if found.fake.dtype is not torch.bool:
         found = t.recorder.call_method("ne", [found, Constant(0)], {})
@@ -98,14 +96,16 @@ class _Conditional:
     def __init__(self, frame: Any, join: int) -> None:
         self.frame, self.t, self.join, self.jump = frame, frame.tracer, join, frame.current
         self.graphs = BranchGraphs(self.t, "cond")
-        self.sides: list[Side] = []
+        self.sides: list[Any] = []
+        """Of each side what it left; None for one that raises."""
         self.written: list[Tensor] = []
 
-    def run(self, predicate: Tensor, yes: Way, no: Way) -> Value | None:
+    def run(self, condition: Value, yes: Way, no: Way) -> Value | None:
         frame, t = self.frame, self.t
         t.blocks.refuse("a branch on data")
         self.variables, self.handling, self.names = list(frame.locals), list(frame.handling), frame.keyword_names
         self.watched, self.merged = Watched(t, frame), len(t.merged)
+        predicate = _predicate(t, condition)
         while True:
             try:
                 for way in (yes, no):
@@ -116,7 +116,18 @@ class _Conditional:
                     raise
                 self.begin_again(write.tensors)
         self.begin()
+        if None in self.sides:
+            return self.go_on(condition, yes, no)
         return self.close(predicate)
+
+    def go_on(self, condition: Value, yes: Way, no: Way) -> None:
+        """Take the way that does not raise; the graph checks that it is the right one."""
+        frame, truth = self.frame, self.sides[0] is not None
+        del self.t.merged[self.merged :]
+        if not any(self.sides):
+            raise Unsupported("a branch on data of which both sides raise")
+        self.t.goes_on(condition, truth)
+        frame.index, frame.stack[:] = yes if truth else no
 
     def begin(self) -> None:
         """Have the frame be as it was at the jump."""
@@ -173,12 +184,19 @@ class _Conditional:
                 recorder.versions.watchers.append(self.prevent)
                 try:
                     signal = frame.execute(self.join, self.jump)
+                except Raised:
+                    signal = None
                 finally:
                     recorder.versions.watchers.pop()
                 own = {id(v): (v.node, v.fake) for v in self.written}
             finally:
                 for value, node, fake in originals:
                     value.node, value.fake = node, fake
+        if signal is None:
+            self.begin()
+            self.watched.check()
+            self.sides.append(None)
+            return
         result = self.result_of(signal)
         cells = [cell.content for cell, _ in self.watched.cells]
         self.sides.append(Side(list(frame.locals), list(frame.stack), cells, result, own))
@@ -257,6 +275,8 @@ class _Conditional:
             for v in recorder.by_fake.values()
             if v.node.graph in around and v.fake.layout is torch.strided
         }
+        self.sink(pairs)
+        self.graphs.lift_numbers()
         self.graphs.line_up([self.outside(pair) for pair in pairs])
         ends = []
         for number, (side, region) in enumerate(zip(self.sides, self.graphs.regions, strict=True)):
@@ -275,6 +295,20 @@ class _Conditional:
             value if isinstance(pair[0], Tensor) else recorder.call_method("item", [value], {})
             for pair, value in zip(pairs, found, strict=True)
         ]
+
+    def sink(self, pairs: list[tuple[Value, Value]]) -> None:
+        """Have each side compute what it alone has gradients for."""
+        for pair in pairs:
+            fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
+            if not any(fake.requires_grad for fake in fakes):
+                continue
+            below = [set(nodes_below([fake])) for fake in fakes]
+            for region, mine in zip(self.graphs.regions, below, strict=True):
+                alone = mine - (below[0] & below[1])
+                operands = [n for n in region.lifted if _grad_fn(n) in alone]
+                sinker = Sinker(self.t, region, below[0] & below[1])
+                for node in operands:
+                    sinker.sink(node)
 
     def outside(self, pair: tuple[Value, Value]) -> list[Any]:
         """The nodes of the graphs around that are outputs themselves."""
@@ -360,6 +394,11 @@ class _Conditional:
                 if merged.value.fake.untyped_storage()._cdata in found:
                     found |= {f.untyped_storage()._cdata for f, _ in merged.fakes}
         return found
+
+
+def _grad_fn(node: Any) -> Any:
+    """The node of autograd that a value hangs on; None for a leaf."""
+    return getattr(node.meta.get("example_value"), "grad_fn", None)
 
 
 def _is_below(leaf: torch.Tensor, below: set[Any]) -> bool:

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.record.graph import Subgraph
-from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
+from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 
 
@@ -59,6 +61,23 @@ class BranchGraphs:
         """What any of them uses of the graph around, in the order of the inputs."""
         return list(dict.fromkeys(node for region in self.regions for node in region.lifted))
 
+    def lift_numbers(self) -> None:
+        """Have floats and conditions come in as tensors of one element: a ``cond`` takes no other numbers than ints."""
+        t, made = self.t, dict[fx.Node, fx.Node]()
+        for region in self.regions:
+            for node, placeholder in list(region.lifted.items()):
+                number = placeholder.meta["example_value"]
+                if isinstance(number, (torch.SymFloat, torch.SymBool)):
+                    if node not in made:
+                        made[node] = scalar_tensor(t, Symbolic(node, number)).node
+                    del region.lifted[node]
+                    given = region.input_for(made[node])
+                    with region.graph.inserting_after(given):
+                        item = region.graph.call_method("item", (given,))
+                    item.meta["example_value"] = number
+                    placeholder.replace_all_uses_with(item)
+                    region.graph.erase_node(placeholder)
+
     def line_up(self, more: Items[Items[fx.Node]] = ()) -> None:
         """Have all of them take the same inputs in the same order; ``more``: what outputs take of the graphs around."""
         lifted = self.lifted()
@@ -99,6 +118,18 @@ def _carried(t: Tracer, region: Subgraph, number: int, fake: torch.Tensor) -> Te
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
     return t.recorder.tensor(region.placeholder(f"carried{number}", made), made)
+
+
+def scalar_tensor(t: Tracer, number: Value) -> Tensor:
+    """A number as a tensor of one element on the host, of the type that torch gives such numbers."""
+    dtype = {int: torch.int64, float: torch.float64, bool: torch.bool}[number.type()]
+    is_condition = isinstance(number, Symbolic) and dtype is torch.bool  # of which torch makes no tensor of bools
+    options: dict[str, Value] = {"dtype": Constant(torch.int64 if is_condition else dtype), "device": Constant(HOST)}
+    made = t.recorder.call(torch.full, [t.new_tuple([]), number], options)
+    if is_condition and made.fake.dtype is not torch.bool:  # type: ignore[attr-defined]
+        made = t.recorder.call_method("ne", [made, Constant(0)], {})
+    assert isinstance(made, Tensor)
+    return made
 
 
 def as_tensors(values: Items[Value], otherwise: str) -> list[Tensor]:

@@ -9,11 +9,10 @@ from typing import Any
 import attrs
 import torch
 
-from turret.hooks.devices import HOST
+from turret.plugins.capture.branches.graphs import scalar_tensor
 from turret.plugins.capture.branches.watched import Watched, unbacked
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
-from turret.plugins.capture.values.floats import ChangingBool
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, NamedTuple, Size, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
@@ -21,7 +20,7 @@ from turret.plugins.capture.values.tensors import Tensor
 
 Place = Callable[[list[Value]], Value | None]
 """Gives a merged value, of the results of the ``cond``."""
-_NUMBERS = {int: torch.int64, float: torch.float64, bool: torch.bool}
+_NUMBERS = (int, float, bool)
 
 
 class Apart(Exception):
@@ -167,13 +166,7 @@ class Merger:
         """The node of an output in the region of a side, which is being recorded; ``taken``: memory of others."""
         t, recorder = self.t, self.t.recorder
         if not isinstance(value, Tensor):
-            options: dict[str, Value] = {"dtype": Constant(_NUMBERS[value.type()]), "device": Constant(HOST)}
-            if value.type() is bool and isinstance(value, Symbolic) and not isinstance(value, ChangingBool):
-                options["dtype"] = Constant(torch.int64)
-            made = recorder.call(torch.full, [t.new_tuple([]), value], options)
-            if made.fake.dtype is not _NUMBERS[value.type()]:  # type: ignore[attr-defined]
-                made = recorder.call_method("ne", [made, Constant(0)], {})
-            return recorder.node_here(made.node)  # type: ignore[attr-defined]
+            return recorder.node_here(scalar_tensor(t, value).node)
         node, fake = side.node(value), side.fake(value)
         storage = fake.untyped_storage()._cdata
         if storage in taken:

@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
-from turret.hooks.devices import uses_host_kernels
+from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.capture.branches.conditional import may_be_same
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
@@ -327,6 +327,11 @@ class FrameTracer(Caller):
             return self.truth(condition)
         number = condition.number
         if isinstance(number, torch.SymBool) and not condition.is_known():
+            if self.recorder.in_side():  # what holds there holds nowhere else: torch's symbols are not to know
+                size, options = self.new_tuple([]), {"dtype": Constant(torch.int64), "device": Constant(HOST)}
+                holds = self.recorder.call(torch.full, [size, condition], options)
+                self.recorder.call(assert_async, [holds, Constant(message)], {})
+                return True
             try:
                 torch._check(number, lambda: message)
             except RuntimeError as error:

@@ -395,6 +395,10 @@ class GraphRecorder:
         """The transforms of ``torch.func`` that what is recorded now is to run under, the outermost first."""
         return [region.transform for region in self.open_regions if region.transform]
 
+    def in_side(self) -> bool:
+        """Whether what is recorded now is a side of an ``if``, which runs where the program comes by."""
+        return bool(self.open_regions) and all(region.of_side for region in self.open_regions)
+
     def gradient_transform(self) -> str:
         """One of them under which what is differentiated by requires gradients, or empty."""
         return next((name for name in self.transforms() if name in _GRADIENT_TRANSFORMS), "")
