@@ -58,7 +58,7 @@ def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: Dec
     """
     t: Tracer = frame.tracer
     join = join_of(frame.code, frame.current) if t.policy.whole else None
-    if join is None:
+    if join is None or frame.goes_on() is not None:  # a loop, or a check that the graph is not to make
         raise refusal
     nested = len(t.recorder.open_regions)
     if nested and not t.recorder.in_side():
@@ -66,7 +66,7 @@ def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: Dec
     if nested >= _DEEPEST:
         raise Unsupported(f"branches on data nested more than {_DEEPEST} deep", refusal.hint)
     try:
-        return _Conditional(frame, join).run(condition, yes, no)
+        return _Conditional(frame, join).run(condition, yes, no, refusal)
     except DecidedByData:
         raise
     except Unsupported as error:
@@ -100,7 +100,7 @@ class _Conditional:
         """Of each side what it left; None for one that raises."""
         self.written: list[Tensor] = []
 
-    def run(self, condition: Value, yes: Way, no: Way) -> Value | None:
+    def run(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> Value | None:
         frame, t = self.frame, self.t
         t.blocks.refuse("a branch on data")
         self.variables, self.handling, self.names = list(frame.locals), list(frame.handling), frame.keyword_names
@@ -117,15 +117,17 @@ class _Conditional:
                 self.begin_again(write.tensors)
         self.begin()
         if None in self.sides:
-            return self.go_on(condition, yes, no)
+            return self.go_on(condition, yes, no, refusal)
         return self.close(predicate)
 
-    def go_on(self, condition: Value, yes: Way, no: Way) -> None:
+    def go_on(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> None:
         """Take the way that does not raise; the graph checks that it is the right one."""
         frame, truth = self.frame, self.sides[0] is not None
         del self.t.merged[self.merged :]
         if not any(self.sides):
             raise Unsupported("a branch on data of which both sides raise")
+        if self.t.call_stack.catches():
+            raise refusal  # an exception that is handled may be what happens every day
         self.t.goes_on(condition, truth)
         frame.index, frame.stack[:] = yes if truth else no
 
@@ -235,6 +237,7 @@ class _Conditional:
         result = None if one.result is None else merger.needed(one.result, other.result)
         pairs = [*merger.outputs, *((v, v) for v in self.written)]
         results = self.record(predicate, merger, pairs) if pairs or self.checks() else []
+        results = results[: len(pairs)]
         count = len(merger.outputs)
         for value, found in zip(self.written, results[count:], strict=True):
             self.write_back(value, found)
@@ -275,14 +278,14 @@ class _Conditional:
             for v in recorder.by_fake.values()
             if v.node.graph in around and v.fake.layout is torch.strided
         }
-        self.sink(pairs)
-        self.graphs.lift_numbers()
-        self.graphs.line_up([self.outside(pair) for pair in pairs])
         ends = []
         for number, (side, region) in enumerate(zip(self.sides, self.graphs.regions, strict=True)):
             taken = set(outer)
             with recorder.within(region):
                 ends.append([merger.node(pair[number], side, taken) for pair in pairs])
+        self.sink(pairs)
+        self.graphs.lift_numbers()
+        self.graphs.line_up()
         nodes = self.graphs.close_at(ends)
         lifted = self.graphs.lifted()
         fakes = []
@@ -291,32 +294,39 @@ class _Conditional:
         arguments = (recorder.argument(predicate)[0], *nodes, tuple(map(recorder.node_here, lifted)))
         call = recorder.record("call_function", torch.ops.higher_order.cond, arguments, {}, tuple(fakes))
         found = recorder.unpacked(call, tuple(fakes)).unpack(t)
-        return [
-            value if isinstance(pair[0], Tensor) else recorder.call_method("item", [value], {})
-            for pair, value in zip(pairs, found, strict=True)
-        ]
+        return [self.taken(value, isinstance(pair[0], Tensor)) for pair, value in zip(pairs, found, strict=True)]
+
+    def taken(self, result: Value, is_tensor: bool) -> Value:
+        """A result as the program has it: a number, or a tensor; all of a ``cond`` that has gradients have them."""
+        recorder = self.t.recorder
+        if not is_tensor:
+            return recorder.call_method("item", [result], {})
+        assert isinstance(result, Tensor)
+        differentiable = result.fake.is_floating_point() or result.fake.is_complex()
+        flows = result.fake.requires_grad or not differentiable
+        return result if flows else recorder.call_method("detach", [result], {})
 
     def sink(self, pairs: list[tuple[Value, Value]]) -> None:
-        """Have each side compute what it alone has gradients for."""
+        """Have each side compute what it alone has gradients for, and take the rest without gradients."""
+        common: dict[Any, None] = {}
+        leaves: list[torch.Tensor] = []
         for pair in pairs:
             fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
             if not any(fake.requires_grad for fake in fakes):
                 continue
+            leaves += [fake for fake in fakes if fake.grad_fn is None]
             below = [set(nodes_below([fake])) for fake in fakes]
+            both = below[0] & below[1]
+            common.update(dict.fromkeys(both))
             for region, mine in zip(self.graphs.regions, below, strict=True):
-                alone = mine - (below[0] & below[1])
-                operands = [n for n in region.lifted if _grad_fn(n) in alone]
-                sinker = Sinker(self.t, region, below[0] & below[1])
-                for node in operands:
+                sinker = Sinker(self.t, region, both)
+                for node in [n for n in region.lifted if _grad_fn(n) in mine - both]:
                     sinker.sink(node)
-
-    def outside(self, pair: tuple[Value, Value]) -> list[Any]:
-        """The nodes of the graphs around that are outputs themselves."""
-        around, found = self.watched.around(), []
-        for side, value in zip(self.sides, pair, strict=True):
-            node = side.node(value) if isinstance(value, Tensor) else getattr(value, "node", None)
-            found += [node] if node is not None and node.graph in around else []
-        return found
+        variables = [n.variable for n in common if hasattr(n, "variable")]
+        self.graphs.drop_unused()
+        self.graphs.detach(
+            lambda v: v.grad_fn in common if v.grad_fn is not None else any(v is leaf for leaf in (*leaves, *variables))
+        )
 
     def fake(self, mine: Any, theirs: Any, is_tensor: bool) -> torch.Tensor:
         """A result for an output: gradients flow from it to what they flow to in the sides."""

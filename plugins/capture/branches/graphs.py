@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
@@ -62,33 +64,52 @@ class BranchGraphs:
         return list(dict.fromkeys(node for region in self.regions for node in region.lifted))
 
     def lift_numbers(self) -> None:
-        """Have floats and conditions come in as tensors of one element: a ``cond`` takes no other numbers than ints."""
+        """Have numbers come in as tensors of one element: a ``cond`` takes ints alone, and with gradients sizes."""
         t, made = self.t, dict[fx.Node, fx.Node]()
         for region in self.regions:
             for node, placeholder in list(region.lifted.items()):
                 number = placeholder.meta["example_value"]
-                if isinstance(number, (torch.SymFloat, torch.SymBool)):
+                if isinstance(number, torch.Tensor):
+                    continue
+                if isinstance(number, (torch.SymFloat, torch.SymBool)) or free_unbacked_symbols(number):
                     if node not in made:
                         made[node] = scalar_tensor(t, Symbolic(node, number)).node
-                    del region.lifted[node]
                     given = region.input_for(made[node])
-                    with region.graph.inserting_after(given):
-                        item = region.graph.call_method("item", (given,))
-                    item.meta["example_value"] = number
-                    placeholder.replace_all_uses_with(item)
-                    region.graph.erase_node(placeholder)
+                    with region.graph.inserting_after(region.last_input):
+                        copy = region.graph.call_method("clone", (given,))
+                    with region.graph.inserting_after(copy):
+                        item = region.graph.call_method("item", (copy,))
+                    # Of the tensor itself, torch knows its number outside, which it would hand in once more.
+                    copy.meta["example_value"], item.meta["example_value"] = given.meta["example_value"], number
+                    region.drop(node, item)
 
-    def line_up(self, more: Items[Items[fx.Node]] = ()) -> None:
-        """Have all of them take the same inputs in the same order; ``more``: what outputs take of the graphs around."""
-        lifted = self.lifted()
+    def drop_unused(self) -> None:
+        """Have none of them take what it does not use: gradients would flow to it, of zeros."""
         for region in self.regions:
-            for node in lifted:
+            for node, placeholder in list(region.lifted.items()):
+                if not placeholder.users:
+                    region.drop(node)
+
+    def detach(self, keeps: Callable[[torch.Tensor], bool]) -> None:
+        """Have all inputs come in without gradients but those that keep theirs: others would be given zeros."""
+        made: dict[fx.Node, fx.Node] = {}
+        for region in self.regions:
+            for node, placeholder in list(region.lifted.items()):
+                fake = placeholder.meta["example_value"]
+                if isinstance(fake, torch.Tensor) and fake.requires_grad and not keeps(fake):
+                    if node not in made:
+                        value = self.t.recorder.call_method("detach", [Tensor(node, fake)], {})
+                        made[node] = value.node  # type: ignore[attr-defined]
+                    region.drop(node, region.input_for(made[node]))
+
+    def line_up(self) -> None:
+        """Have all of them take the same inputs in the same order."""
+        for region in self.regions:
+            for node in self.lifted():
                 region.input_for(node)
-            with self.t.recorder.within(region):
-                for node in (node for nodes in more for node in nodes):
-                    self.t.recorder.node_here(node)
-        if any(list(region.lifted) != self.lifted() for region in self.regions):
-            raise Unsupported(f"torch.{self.name} whose branches take their inputs in different orders")
+        order = self.lifted()
+        for region in self.regions:
+            region.put_in_order(order)
 
     def close(self) -> list[fx.Node]:
         """A node of this graph for each branch, all of the same inputs."""

@@ -45,10 +45,7 @@ class Sinker:
         """Have the region compute what it takes as an input."""
         with self.t.recorder.within(self.region):
             made = self.copied(node)
-        region, placeholder = self.region, self.region.lifted.pop(node)
-        placeholder.replace_all_uses_with(made)
-        region.graph.erase_node(placeholder)
-        region.last_input = next((n for n in reversed(region.graph.nodes) if n.op == "placeholder"), None)
+        self.region.drop(node, made)
 
     def copied(self, node: fx.Node) -> fx.Node:
         """The node of the region that stands for one of the graphs around: a copy, or an input."""

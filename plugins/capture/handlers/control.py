@@ -62,7 +62,7 @@ def while_loop(
 ) -> Value:
     """``while_loop`` over tensors."""
     carried, structure = flatten(t, carried_inputs)
-    values = asas_tensors(carried, "while_loop that carries something else than tensors")
+    values = as_tensors(carried, "while_loop that carries something else than tensors")
     extra = [] if additional_inputs is None else additional_inputs.realize().unpack(t)
     branches = BranchGraphs(t, "while_loop", values)
     branches.conditions = (0,)
@@ -98,7 +98,7 @@ def scan(
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
         outputs = _flipped(t, outputs)
-    tensors = asas_tensors(outputs, "scan of something else than tensors")
+    tensors = as_tensors(outputs, "scan of something else than tensors")
     outputs = [_moved(t, v, 0, number) if number < v.fake.dim() else v for v in tensors]
     return shape.build(t, iter([*ends, *outputs]))
 
@@ -106,7 +106,7 @@ def scan(
 def _scanned(values: Items[Value]) -> list[Tensor]:
     if not values:
         raise Unsupported("scan of something else than tensors")
-    return asas_tensors(values, "scan of something else than tensors")
+    return as_tensors(values, "scan of something else than tensors")
 
 
 def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
@@ -164,7 +164,7 @@ def _map(
     t: Tracer, f: Value, columns: list[Value], extra: list[Value], given: Structure
 ) -> tuple[Structure, list[Value]]:
     """A call of ``map_impl``; returns the structure of the function's results, and these for all rows, stacked."""
-    rows = asas_tensors(columns, "map over something else than tensors")
+    rows = as_tensors(columns, "map over something else than tensors")
     if not rows:
         raise Unsupported("map over something else than tensors")
     length = _length("map", rows)

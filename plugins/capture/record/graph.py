@@ -143,6 +143,23 @@ class Subgraph:
             found = self.lifted[node] = self.placeholder(node.name, node.meta["example_value"])
         return found
 
+    def drop(self, node: fx.Node, instead: fx.Node | None = None) -> None:
+        """Have no input for a node of a graph around, but ``instead`` of it another node of the region."""
+        placeholder = self.lifted.pop(node)
+        if instead is not None:
+            placeholder.replace_all_uses_with(instead)
+        self.graph.erase_node(placeholder)
+        self.last_input = next((n for n in reversed(self.graph.nodes) if n.op == "placeholder"), None)
+
+    def put_in_order(self, nodes: list[fx.Node]) -> None:
+        """Have the inputs that stand for these, all of those there are, come in their order."""
+        if list(self.lifted) == nodes:
+            return
+        self.lifted = {node: self.lifted[node] for node in nodes}
+        behind = next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
+        for self.last_input in self.lifted.values():
+            behind.prepend(self.last_input)
+
     def placeholder(self, name: str, example: Any) -> fx.Node:
         """A new input, behind those so far."""
         self.last_input = node = add_placeholder(self.graph, self.last_input, name, example)
