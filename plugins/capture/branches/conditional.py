@@ -104,6 +104,7 @@ class _Conditional:
         frame, t = self.frame, self.t
         t.blocks.refuse("a branch on data")
         self.variables, self.handling, self.names = list(frame.locals), list(frame.handling), frame.keyword_names
+        self.locals = frame.variables
         self.watched, self.merged = Watched(t, frame), len(t.merged)
         predicate = _predicate(t, condition)
         while True:
@@ -202,8 +203,8 @@ class _Conditional:
         result = self.result_of(signal)
         cells = [cell.content for cell, _ in self.watched.cells]
         self.sides.append(Side(list(frame.locals), list(frame.stack), cells, result, own))
-        if [*frame.handling] != self.handling:
-            raise Unsupported("a branch on data of which a side handles an exception")
+        if frame.handling != self.handling or frame.variables is not self.locals:
+            raise Unsupported("a branch on data of which a side handles an exception, or asks for locals()")
         for cell, content in self.watched.cells:
             cell.content = content
         self.watched.check()
@@ -228,9 +229,11 @@ class _Conditional:
 
     def close(self, predicate: Tensor) -> Value | None:
         """Record the call, and put together what the sides left."""
-        frame, t = self.frame, self.t
+        frame = self.frame
         one, other = self.sides
-        merger = Merger(t, self.sides, self.watched)
+        for value in self.written:
+            self.check_written(value)
+        merger = Merger(self.t, self.sides, self.watched)
         places = self.places(merger, one, other)
         stack = [merger.needed(a, b) for a, b in zip(one.stack, other.stack, strict=True)] if one.result is None else []
         cells = [merger.place(a, b) for a, b in zip(one.cells, other.cells, strict=True)]
@@ -250,6 +253,12 @@ class _Conditional:
             return result(results)
         frame.index = self.join
         return None
+
+    def check_written(self, value: Tensor) -> None:
+        """Refuse a write to a tensor that a side has looked at in another way, or whose layout it changes."""
+        layouts = {(str(v.shape), str(v.stride())) for v in (value.fake, *(s.own[id(value)][1] for s in self.sides))}
+        if len(layouts) > 1 or any(v is not value for v in self.watched.sharing(value.fake)):
+            raise Unsupported(f"a branch on data of which a side changes {value.describe()}, or what shares its memory")
 
     def places(self, merger: Merger, one: Side, other: Side) -> list[Place]:
         """The variables; of those that nothing reads any more there is no result."""
