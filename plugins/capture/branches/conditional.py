@@ -118,7 +118,8 @@ class _Conditional:
                 self.begin_again(write.tensors)
         self.begin()
         if None in self.sides:
-            return self.go_on(condition, yes, no, refusal)
+            self.go_on(condition, yes, no, refusal)
+            return None
         return self.close(predicate)
 
     def go_on(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> None:
@@ -172,7 +173,7 @@ class _Conditional:
 
     def follow(self, way: Way) -> None:
         """Follow one side up to where the ways meet."""
-        frame, t, recorder = self.frame, self.t, self.t.recorder
+        frame, recorder = self.frame, self.t.recorder
         self.begin()
         frame.index, frame.stack[:] = way[0], way[1]
         self.depth = len(recorder.open_regions)
@@ -262,7 +263,8 @@ class _Conditional:
 
     def places(self, merger: Merger, one: Side, other: Side) -> list[Place]:
         """The variables; of those that nothing reads any more there is no result."""
-        count, found = len(self.frame.code.co_varnames), []
+        count = len(self.frame.code.co_varnames)
+        found: list[Place] = []
         over = self.join == len(self.frame.instructions)
         live = frozenset() if over else live_variables(self.frame.code, self.join)
         unread = Unread("a variable after a branch on data", NOWHERE)
@@ -382,7 +384,7 @@ class _Conditional:
         found = [(v, pair) for v, pair in zip(results, merger.outputs, strict=True) if isinstance(pair[0], Tensor)]
         memory: list[list[set[int]]] = []
         for _, pair in found:
-            memory.append([self.meant(side.fake(v)) for side, v in zip(self.sides, pair, strict=True)])  # type: ignore[arg-type]
+            memory.append([self.meant(side.fake(v)) for side, v in zip(self.sides, pair, strict=True)])
         around = set(self.watched.around())
         for number, (value, _) in enumerate(found):
             origins: dict[int, Tensor] = {}
@@ -435,7 +437,7 @@ def check_merged(t: Tracer, outputs: list[Any]) -> None:
     }
     for merged in t.merged:
         if any(t.recorder.versions.of(fake) != version for fake, version in merged.fakes):
-            raise Unsupported("a change of a tensor that is, or is a copy of, what a branch on data leaves", step=NOWHERE)
+            raise Unsupported("a change of a tensor that, or a copy of which, a branch on data leaves", step=NOWHERE)
         origins = {f.untyped_storage()._cdata for f, _ in merged.fakes[1:]}
         if merged.value.fake.untyped_storage()._cdata in memory and origins & (inputs | memory.keys()):
             raise Unsupported("a result that is another tensor of the program on one side of a branch", step=NOWHERE)

@@ -141,7 +141,12 @@ class Merger:
         if one.kind is not dict or other.kind is not dict or list(one.items) != list(other.items):
             raise Apart("dicts of different keys")
         parts = {k: (held, self.merge(v, other.items[k][1])) for k, (held, v) in one.items.items()}
-        return _once(lambda results: Dict({k: (held, part(results)) for k, (held, part) in parts.items()}))
+
+        def build(results: list[Value]) -> Value:
+            items: dict[Any, Any] = {k: (held, part(results)) for k, (held, part) in parts.items()}
+            return Dict(items)
+
+        return _once(build)
 
     def _tensor(self, one: Tensor, other: Tensor) -> Place:
         first, second = self.one.fake(one), self.other.fake(other)
@@ -180,7 +185,8 @@ def gradients_of(fake: torch.Tensor) -> set[int]:
     """The leaves of autograd that gradients of a tensor reach, by id."""
     if fake.grad_fn is None:
         return {id(fake)}
-    found, seen, pending = set(), set(), [fake.grad_fn]
+    found, seen = set(), set()
+    pending: list[Any] = [fake.grad_fn]
     while pending:
         node = pending.pop()
         if node is None or node in seen:

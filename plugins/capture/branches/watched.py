@@ -16,7 +16,7 @@ from turret.plugins.capture.values.tensors import Tensor
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _NO_PARTS = frozenset({"object", "real", "fake", "node", "tracer", "t", "source", "scope", "builtins"})
-"""Attributes of values and frames that hold no values, and do not change but for a tensor that a side has for its own."""
+"""Attributes of values and frames that hold no values, and change for the copies alone that a side has of tensors."""
 
 
 class Watched:
@@ -59,11 +59,11 @@ class Watched:
                 name = value.describe() if isinstance(value, Value) else "a generator"
                 raise Unsupported(f"a branch on data of which a side changes {name} that was made ahead of it")
         after, around = self._state(), self._tensors()
-        for name, before in self.state.items():
-            if after[name] != before:
+        for name, known in self.state.items():
+            if after[name] != known:
                 raise Unsupported(f"a branch on data of which a side changes {name}")
-        for number, (value, before) in self.tensors.items():
-            if around[number][1] != before:
+        for number, (value, layout) in self.tensors.items():
+            if around[number][1] != layout:
                 raise Unsupported(f"a branch on data of which a side changes {value.describe()}")
         self._check_symbols()
 
@@ -128,7 +128,8 @@ def reachable(t: Tracer) -> dict[int, Any]:
     pending: list[Any] = [*frames, *t.objects.values(), *effects.changed.values(), *effects.attributes.values()]
     pending += [*effects.globals.values(), *t.generators, *t.remembered.values(), *t.call_stack.handed_on]
     pending += [call.args for call in effects.later]
-    kinds, found = (Value, *{type(f) for f in frames}), dict[int, Any]()
+    kinds: tuple[type, ...] = (Value, *{type(f) for f in frames})
+    found: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     while pending:
         value = pending.pop()

@@ -328,7 +328,8 @@ class FrameTracer(Caller):
         number = condition.number
         if isinstance(number, torch.SymBool) and not condition.is_known():
             if self.recorder.in_side():  # what holds there holds nowhere else: torch's symbols are not to know
-                size, options = self.new_tuple([]), {"dtype": Constant(torch.int64), "device": Constant(HOST)}
+                size = self.new_tuple([])
+                options: dict[str, Value] = {"dtype": Constant(torch.int64), "device": Constant(HOST)}
                 holds = self.recorder.call(torch.full, [size, condition], options)
                 self.recorder.call(assert_async, [holds, Constant(message)], {})
                 return True

@@ -157,8 +157,9 @@ class Subgraph:
             return
         self.lifted = {node: self.lifted[node] for node in nodes}
         behind = next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
-        for self.last_input in self.lifted.values():
-            behind.prepend(self.last_input)
+        for placeholder in self.lifted.values():
+            behind.prepend(placeholder)
+            self.last_input = placeholder
 
     def placeholder(self, name: str, example: Any) -> fx.Node:
         """A new input, behind those so far."""

@@ -106,7 +106,9 @@ def blocks(depth: int) -> st.SearchStrategy[list[str]]:
         return st.lists(STATEMENT, min_size=1, max_size=2).map(flat)
     inner = blocks(depth - 1)
     ifs = st.tuples(st.sampled_from(CONDITIONS), inner, st.one_of(inner, st.just([]))).map(conditional)
-    early = st.tuples(st.sampled_from(CONDITIONS), st.tuples(inner, RETURN).map(list).map(flat), st.just([])).map(conditional)
+    early = st.tuples(st.sampled_from(CONDITIONS), st.tuples(inner, RETURN).map(list).map(flat), st.just([])).map(
+        conditional
+    )
     ternary = st.sampled_from(CONDITIONS).flatmap(
         lambda c: st.sampled_from([f"y = y * 2 if {c} else y - w", f"n = 1 if {c} else 2", f"s = s if {c} else 4.0"])
     )
@@ -123,7 +125,15 @@ PROGRAMS = st.tuples(blocks(2), RETURN).map(list).map(flat)
 @settings(max_examples=30, deadline=None)
 @given(body=PROGRAMS)
 def test_a_program_gives_what_eager_gives_or_is_refused(body):
-    start = ["y = x * w", "z = x + 1", "w2 = u * 2", "n = int((x > 0).sum())", "s = x.sum().item()", "l = [x, 1]", "t = (1, 2.0)"]
+    start = [
+        "y = x * w",
+        "z = x + 1",
+        "w2 = u * 2",
+        "n = int((x > 0).sum())",
+        "s = x.sum().item()",
+        "l = [x, 1]",
+        "t = (1, 2.0)",
+    ]
     text = "\n".join(["def f(x, w, u):", *indented(start), *indented(body)])
     note(text)
     try:
@@ -259,7 +269,7 @@ def with_tuples(x, w, u):
 
 
 def chained(x, w, u):
-    flag = bool(x.sum() > 0) and not x.min() < -3 or bool(x.max() == 0)
+    flag = (bool(x.sum() > 0) and not x.min() < -3) or bool(x.max() == 0)
     if flag or (x == 4).any():
         return x * 2, flag
     return x - 1, flag
