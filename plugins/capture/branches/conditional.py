@@ -358,25 +358,27 @@ class _Conditional:
 
     def write_back(self, value: Tensor, found: Value) -> None:
         """Write to a tensor what the side that ran has made of it."""
-        recorder, fakes = self.t.recorder, [side.own[id(value)][1] for side in self.sides]
-        histories = [fake.grad_fn for fake in fakes]
-        unseen = all(h is None or h.name().startswith("CloneBackward") for h in histories)
-        if not unseen and (value.fake.is_leaf and value.fake.requires_grad):
+        recorder, (one, other) = self.t.recorder, (side.own[id(value)][1] for side in self.sides)
+        # Writes that autograd does not see leave the history of a copy.
+        unseen = all(f.grad_fn is None or f.grad_fn.name().startswith("CloneBackward") for f in (one, other))
+        if not unseen and value.fake.is_leaf and value.fake.requires_grad:
             raise Unsupported("a branch on data of which a side writes to a leaf that requires gradients")
-        enabled = torch.is_grad_enabled()
-        differ = fakes[0].requires_grad != fakes[1].requires_grad
-        if fakes[0].requires_grad and not unseen:
-            differ = differ or gradients_of(fakes[0]) != gradients_of(fakes[1])
-        elif enabled:
-            differ = differ or fakes[0].requires_grad != value.fake.requires_grad
-        if differ:
+        if not self.is_differentiated_alike(value.fake, one, other, unseen):
             raise Unsupported("a branch on data of which a side writes what other tensors get gradients of")
-        if unseen and enabled and value.fake.requires_grad:
+        if unseen and torch.is_grad_enabled() and value.fake.requires_grad:
             self.t.state.set(set_grad_enabled, [Constant(False)], {})
             recorder.call_method("copy_", [value, found], {})
             self.t.state.set(set_grad_enabled, [Constant(True)], {})
         else:
             recorder.call_method("copy_", [value, found], {})
+
+    def is_differentiated_alike(self, fake: torch.Tensor, one: torch.Tensor, other: torch.Tensor, unseen: bool) -> bool:
+        """Whether what both sides made of a tensor has the same leaves: those from before, where none should be new."""
+        if one.requires_grad != other.requires_grad:
+            return False
+        if unseen:
+            return not torch.is_grad_enabled() or one.requires_grad == fake.requires_grad
+        return not one.requires_grad or gradients_of(one) == gradients_of(other)
 
     def mark(self, merger: Merger, results: list[Value]) -> None:
         """Note which results are copies where eager has a tensor from before, or one of them twice."""

@@ -16,6 +16,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.values.base import Tracer
 from turret.torch_compat.dispatch import TorchDispatchMode
+from turret.torch_compat.operators.ops import HigherOrderOperator
 
 _MOST = 100
 """Calls that are made again in a side."""
@@ -95,7 +96,7 @@ class Sinker:
             with torch.no_grad(), recorder.symbolic_kernels(), _Pure():
                 if node.op == "call_method":
                     getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                elif isinstance(node.target, torch._ops.HigherOrderOperator):
+                elif isinstance(node.target, HigherOrderOperator):
                     return False
                 else:
                     node.target(*args, **kwargs)  # type: ignore[operator]

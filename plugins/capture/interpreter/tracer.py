@@ -361,13 +361,13 @@ class FrameTracer(Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
-        if self.merged and may_be_same(self, left, right):
-            raise Unsupported("whether two tensors are one, which data decide")
         self.assume_distinct(left, right)
         return False
 
     def assume_distinct(self, left: Value, right: Value) -> None:
         """Guard that two values are of different objects, where that may be otherwise at a later call."""
+        if self.merged and may_be_same(self, left, right):
+            raise Unsupported("whether two tensors are one, which data decide")
         for local, other in ((left, right), (right, left)):
             if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
                 local.constant()
