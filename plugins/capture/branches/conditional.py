@@ -168,8 +168,10 @@ class _Conditional:
             if v.fake.untyped_storage()._cdata == storage
         }
         live = [v for v in found.values() if id(v) in self.watched.values or v.source is not None]
-        if found:
-            raise _OuterWrite(self, live or list(found.values()))
+        if found and not live:
+            raise Unsupported("a branch on data of which a side writes to a tensor that nothing leads to")
+        if live:
+            raise _OuterWrite(self, live)
 
     def follow(self, way: Way) -> None:
         """Follow one side up to where the ways meet."""
