@@ -18,6 +18,7 @@ from turret.plugins.capture.branches.merging import Merger, Place, Side, gradien
 from turret.plugins.capture.branches.sinking import Sinker
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, DecidedByData, Raised, Unsupported
+from turret.plugins.capture.facts.call_stack import Lines
 from turret.plugins.capture.python.bytecode import live_variables
 from turret.plugins.capture.record.fake_outputs import fake_outputs
 from turret.plugins.capture.record.histories import nodes_below
@@ -49,6 +50,7 @@ class Merged:
     value: Tensor
     origins: list[Tensor]
     fakes: list[tuple[torch.Tensor, int]]
+    lines: Lines
 
 
 def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> Value | None:
@@ -404,7 +406,7 @@ class _Conditional:
             if origins:
                 values = [value, *origins.values()]
                 fakes = [(v.fake, t.recorder.versions.of(v.fake)) for v in values]  # type: ignore[attr-defined]
-                t.merged.append(Merged(value, list(origins.values()), fakes))  # type: ignore[arg-type]
+                t.merged.append(Merged(value, list(origins.values()), fakes, t.call_stack.lines()))  # type: ignore[arg-type]
 
     def storages_of(self, value: Tensor, side: Side) -> set[int]:
         fakes = (value.fake, side.fake(value))
@@ -439,12 +441,17 @@ def check_merged(t: Tracer, outputs: list[Any]) -> None:
         for i in t.recorder.inputs
         if isinstance(i.example, torch.Tensor) and i.example.layout is torch.strided
     }
+    failed = t.call_stack.failed
     for merged in t.merged:
+        t.call_stack.failed = merged.lines
         if any(t.recorder.versions.of(fake) != version for fake, version in merged.fakes):
-            raise Unsupported("a change of a tensor that, or a copy of which, a branch on data leaves", step=NOWHERE)
+            reason = "a change of a tensor that, or a copy of which, a branch on data leaves"
+            raise Unsupported(reason, step=NOWHERE)
         origins = {f.untyped_storage()._cdata for f, _ in merged.fakes[1:]}
         if merged.value.fake.untyped_storage()._cdata in memory and origins & (inputs | memory.keys()):
-            raise Unsupported("a result that is another tensor of the program on one side of a branch", step=NOWHERE)
+            reason = "a result that is another tensor of the program on one side of a branch"
+            raise Unsupported(reason, "hand out a clone", step=NOWHERE)
+    t.call_stack.failed = failed
 
 
 def may_be_same(t: Tracer, left: Value, right: Value) -> bool:
