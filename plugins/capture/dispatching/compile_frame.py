@@ -24,6 +24,7 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
+from turret.plugins.capture.branches.conditional import check_merged
 from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
@@ -343,6 +344,7 @@ class _Attempt:
     def finish(self, r: FrameRebuilder, tail: list[str]) -> CompileUnit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
+        check_merged(tracer, list(r.outputs))
         with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
             tracer.recorder.freed.mark(tracer.recorder.root_graph, outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class Versions:
         """Storages that are written to when a backward runs."""
         self.block_step: int | None = None
         """Within a block of ``torch.inference_mode``, which the graph does not enter: the step that entered it."""
+        self.watchers: list[Callable[[torch.Tensor], None]] = []
+        """Who is told, the last first, of a tensor that is about to be written to, and may prevent it by raising."""
 
     def of(self, fake: torch.Tensor) -> int:
         """The count of a tensor; views of one memory share it."""
@@ -62,7 +64,8 @@ class Versions:
             (v, v._version) for v in pytree.tree_leaves(written) if isinstance(v, torch.Tensor) and not v.is_inference()
         ]
         writes = _Writes(self.of_storages)
-        with writes if self.inference else contextlib.nullcontext():
+        watches = _Watches(self.watchers) if self.watchers else contextlib.nullcontext()
+        with watches, writes if self.inference else contextlib.nullcontext():
             yield
         for name, fake, count in self.kept:
             if self.of(fake) != count:
@@ -131,6 +134,22 @@ class _Writes(TorchDispatchMode):
             if value.untyped_storage()._cdata in self.counts:
                 self.found.add(value.untyped_storage()._cdata)
                 self.counts[value.untyped_storage()._cdata] += 1
+
+
+class _Watches(TorchDispatchMode):
+    """Tells of writes ahead of them."""
+
+    def __init__(self, watchers: list[Callable[[torch.Tensor], None]]) -> None:
+        super().__init__()
+        self.watchers = watchers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for value in written_tensors(func, args, kwargs):
+                for watch in reversed(self.watchers):
+                    watch(value)
+        return func(*args, **kwargs)
 
 
 def _plain(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

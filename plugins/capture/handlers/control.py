@@ -9,11 +9,9 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 import torch
-from torch import fx
 
+from turret.plugins.capture.branches.graphs import BranchGraphs, as_tensors
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.fake_outputs import fake_outputs
-from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
@@ -26,75 +24,6 @@ from turret.torch_compat.programs.control_flow import (
     while_loop_function,
     wrap_function,
 )
-
-
-class _Branches:
-    """Functions traced one after the other over the same inputs."""
-
-    def __init__(self, t: Tracer, name: str, carried: Items[Tensor] = ()) -> None:
-        self.t, self.name, self.carried = t, name, carried
-        self.conditions: tuple[int, ...] = ()
-        """Which of them return one tensor, not a tuple."""
-        self.regions: list[Subgraph] = []
-        self.outputs: list[list[Tensor]] = []
-        self.structures: list[Structure] = []
-
-    def trace(self, function: Value, args: list[Value], carried: Structure | None = None) -> None:
-        """Follow one; with ``carried``, its arguments are new inputs of that structure."""
-        t = self.t
-        effects, versions = t.effects.count, self.versions()
-        with t.recorder.region() as region:
-            if carried is not None:
-                made = [_carried(t, region, n, v.fake) for n, v in enumerate(self.carried)]
-                args = [*carried.build(t, iter(made)).unpack(t), *args]
-            for node in self.lifted():
-                region.input_for(node)
-            leaves, structure = flatten(t, t.call(function, args, {}))
-            self.regions.append(region)
-            self.outputs.append(_tensors(leaves, f"torch.{self.name} with results that are no tensors"))
-            self.structures.append(structure)
-        if t.effects.count != effects or versions.items() - self.versions().items():
-            raise Unsupported(f"torch.{self.name} whose branches have side effects")
-
-    def versions(self) -> dict[int, int]:
-        """How often tensors from before were changed in place."""
-        return {
-            i: self.t.recorder.versions.of(v.fake)
-            for i, v in self.t.recorder.by_fake.items()
-            if v.node.graph in self.around()
-        }
-
-    def around(self) -> list[fx.Graph]:
-        return [self.t.recorder.root_graph, *(r.graph for r in self.t.recorder.open_regions)]
-
-    def lifted(self) -> list[fx.Node]:
-        """What any of them uses of the graph around, in the order of the inputs."""
-        return list(dict.fromkeys(node for region in self.regions for node in region.lifted))
-
-    def close(self) -> list[fx.Node]:
-        """A node of this graph for each branch, all of the same inputs."""
-        t, lifted, nodes = self.t, self.lifted(), []
-        for number, (region, outputs) in enumerate(zip(self.regions, self.outputs, strict=True)):
-            for node in lifted:
-                region.input_for(node)
-            if list(region.lifted) != lifted:
-                raise Unsupported(f"torch.{self.name} whose branches take their inputs in different orders")
-            with t.recorder.within(region):
-                ends = [t.recorder.node_here(v.node) for v in outputs]
-                module = region.close_with(ends[0]) if number in self.conditions else region.close(ends)
-            nodes.append(t.recorder.submodule(module, f"{self.name}_{number}"))
-        return nodes
-
-    def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
-        """New fake tensors of these layouts; with gradients (floats) where the branches, or ``more``, use any."""
-        inputs = [n.meta["example_value"] for n in self.lifted()] + [v.fake for v in more if isinstance(v, Tensor)]
-        return fake_outputs(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
-
-
-def _carried(t: Tracer, region: Subgraph, number: int, fake: torch.Tensor) -> Tensor:
-    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-    made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
-    return t.recorder.tensor(region.placeholder(f"carried{number}", made), made)
 
 
 def _same(name: str, one: Items[Any], other: Items[Any]) -> None:
@@ -113,7 +42,7 @@ def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Valu
     args = [] if operands is None else operands.realize().unpack(t)
     if not isinstance(pred, Tensor):
         return t.call(true_fn if t.truth(pred) else false_fn, args, {})
-    branches = _Branches(t, "cond")
+    branches = BranchGraphs(t, "cond")
     for branch in (true_fn, false_fn):
         branches.trace(branch, args)
     _same("cond", *branches.outputs)
@@ -133,9 +62,9 @@ def while_loop(
 ) -> Value:
     """``while_loop`` over tensors."""
     carried, structure = flatten(t, carried_inputs)
-    values = _tensors(carried, "while_loop that carries something else than tensors")
+    values = as_tensors(carried, "while_loop that carries something else than tensors")
     extra = [] if additional_inputs is None else additional_inputs.realize().unpack(t)
-    branches = _Branches(t, "while_loop", values)
+    branches = BranchGraphs(t, "while_loop", values)
     branches.conditions = (0,)
     branches.trace(cond_fn, extra, structure)
     branches.trace(body_fn, extra, structure)
@@ -174,24 +103,15 @@ def scan(
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
         outputs = _flipped(t, outputs)
-    tensors = _tensors(outputs, "scan of something else than tensors")
+    tensors = as_tensors(outputs, "scan of something else than tensors")
     outputs = [_moved(t, v, 0, number) if number < v.fake.dim() else v for v in tensors]
     return Structure(tuple, shape.children).build(t, iter([*ends, *outputs]))
-
-
-def _tensors(values: Items[Value], otherwise: str) -> list[Tensor]:
-    """Values that have to be tensors; ``Unsupported`` with a reason where some are not."""
-    realized = [v.realize() for v in values]
-    found = [v for v in realized if isinstance(v, Tensor)]
-    if len(found) < len(realized):
-        raise Unsupported(otherwise)
-    return found
 
 
 def _scanned(values: Items[Value]) -> list[Tensor]:
     if not values:
         raise Unsupported("scan of something else than tensors")
-    return _tensors(values, "scan of something else than tensors")
+    return as_tensors(values, "scan of something else than tensors")
 
 
 def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
@@ -217,7 +137,7 @@ def _scan(
     Returns the structure of the function's results, and the last state with the stacked results.
     """
     length = _length("scan", rows)
-    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])
+    branches = BranchGraphs(t, "scan", [*values, *(_row(t, v) for v in rows)])
     branches.trace(combine, extra, given)
     outputs, count = [v.fake for v in branches.outputs[0]], len(values)
     _same("scan", branches.outputs[0][:count], values)
@@ -249,11 +169,11 @@ def _map(
     t: Tracer, f: Value, columns: list[Value], extra: list[Value], given: Structure
 ) -> tuple[Structure, list[Value]]:
     """A call of ``map_impl``; returns the structure of the function's results, and these for all rows, stacked."""
-    rows = _tensors(columns, "map over something else than tensors")
+    rows = as_tensors(columns, "map over something else than tensors")
     if not rows:
         raise Unsupported("map over something else than tensors")
     length = _length("map", rows)
-    branches = _Branches(t, "map", [_row(t, v) for v in rows])
+    branches = BranchGraphs(t, "map", [_row(t, v) for v in rows])
     branches.trace(f, extra, given)
     modules = branches.close()
     results = branches.results(_stacked(length, [v.fake for v in branches.outputs[0]]), rows)

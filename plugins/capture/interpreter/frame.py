@@ -33,6 +33,8 @@ _LEAVES = ("RETURN", "YIELD", "SEND", "FOR_ITER", "RERAISE")
 """How the names of instructions begin that hand something on, or go elsewhere."""
 
 RETURNED, YIELDED, STOPPED = Signal("returned"), Signal("yielded"), Signal("stopped")
+JOINED = Signal("joined")
+"""At the instruction where the ways behind a jump meet."""
 
 
 class Frame:
@@ -128,27 +130,34 @@ class Frame:
 
     def run(self) -> Signal:
         """Execute until the frame has something to hand back."""
-        instructions, handlers, call_stack = self.instructions, registry.instructions, self.tracer.call_stack
-        call_stack.enter(self)
+        self.tracer.call_stack.enter(self)
         try:
-            while True:
-                self.current = index = self.index
-                instruction = instructions[index]
-                self.index = index + 1
-                if call_stack.root is self and call_stack.stop_here():
-                    return STOPPED
-                handler = handlers.get(instruction.name)
-                if handler is None:
-                    raise Unsupported(f"the instruction {instruction.name}")
-                try:
-                    signal = handler(self, instruction)
-                except Raised as raised:
-                    self.unwind(raised)
-                    continue
-                if signal is not None:
-                    return signal
+            return self.execute()
         finally:
-            call_stack.leave()
+            self.tracer.call_stack.leave()
+
+    def execute(self, join: int | None = None, jump: int | None = None) -> Signal:
+        """Execute, in a run, until there is something to hand back, or up to ``join``: a way from ``jump`` to there."""
+        instructions, handlers, call_stack = self.instructions, registry.instructions, self.tracer.call_stack
+        while self.index != join:
+            self.current = index = self.index
+            instruction = instructions[index]
+            self.index = index + 1
+            if call_stack.root is self and call_stack.stop_here():
+                return STOPPED
+            handler = handlers.get(instruction.name)
+            if handler is None:
+                raise Unsupported(f"the instruction {instruction.name}")
+            try:
+                signal = handler(self, instruction)
+            except Raised as raised:
+                if jump is not None and self.decoded.handler(self.current) is self.decoded.handler(jump):
+                    raise  # out of the way
+                self.unwind(raised)
+                continue
+            if signal is not None:
+                return signal
+        return JOINED
 
     def unwind(self, raised: Raised) -> None:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""

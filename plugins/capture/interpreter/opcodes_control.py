@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.branches.conditional import Way, branch_on_data
+from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
 from turret.plugins.capture.interpreter import matching
 from turret.plugins.capture.interpreter.frame import RETURNED, YIELDED, Frame, Generator, Signal
 from turret.plugins.capture.python.instructions import (
@@ -45,9 +46,24 @@ def jump(f: Frame, i: Instruction) -> None:
     "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE",
     "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
 )  # fmt: skip
-def pop_jump_if(f: Frame, i: Instruction) -> None:
-    if f.tracer.truth(f.pop()) == i.name.endswith("TRUE"):
-        f.index = i.target
+def pop_jump_if(f: Frame, i: Instruction) -> Signal | None:
+    value, jumps_if = f.pop(), i.name.endswith("TRUE")
+    ways = (f.current + 1, list(f.stack)), (i.target, list(f.stack))
+    return _branch(f, value, ways, jumps_if)
+
+
+def _branch(f: Frame, value: Value, ways: tuple[Way, Way], jumps_if: bool) -> Signal | None:
+    """Go on where a condition has it, or behind both ways: the one of the next instruction, and that of the jump."""
+    try:
+        f.index, f.stack[:] = ways[f.tracer.truth(value) is jumps_if]
+        return None
+    except DecidedByData as refusal:
+        yes, no = (ways[jumps_if], ways[not jumps_if])
+        result = branch_on_data(f, value.realize(), yes, no, refusal)
+    if result is None:
+        return None
+    f.result = result
+    return RETURNED
 
 
 @registry.instruction(
@@ -60,11 +76,10 @@ def pop_jump_if_none(f: Frame, i: Instruction) -> None:
 
 
 @registry.instruction("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
-def jump_if_or_pop(f: Frame, i: Instruction) -> None:
-    if f.tracer.truth(f.stack[-1].realize()) == ("TRUE" in i.name):
-        f.index = i.target
-    else:
-        f.stack.pop()
+def jump_if_or_pop(f: Frame, i: Instruction) -> Signal | None:
+    value = f.stack[-1].realize()
+    ways = (f.current + 1, f.stack[:-1]), (i.target, list(f.stack))
+    return _branch(f, value, ways, "TRUE" in i.name)
 
 
 @registry.instruction("GET_ITER")

@@ -12,7 +12,8 @@ import attrs
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
-from turret.hooks.devices import uses_host_kernels
+from turret.hooks.devices import HOST, uses_host_kernels
+from turret.plugins.capture.branches.conditional import may_be_same
 from turret.plugins.capture.errors import FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
@@ -93,6 +94,8 @@ class FrameTracer(Caller):
         self.tensors_of_arrays: list[Value] = []
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
+        self.merged: list[Any] = []
+        """Results of branches on data that may be tensors from before."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0
@@ -324,6 +327,12 @@ class FrameTracer(Caller):
             return self.truth(condition)
         number = condition.number
         if isinstance(number, torch.SymBool) and not condition.is_known():
+            if self.recorder.in_side():  # what holds there holds nowhere else: torch's symbols are not to know
+                size = self.new_tuple([])
+                options: dict[str, Value] = {"dtype": Constant(torch.int64), "device": Constant(HOST)}
+                holds = self.recorder.call(torch.full, [size, condition], options)
+                self.recorder.call(assert_async, [holds, Constant(message)], {})
+                return True
             try:
                 torch._check(number, lambda: message)
             except RuntimeError as error:
@@ -357,6 +366,8 @@ class FrameTracer(Caller):
 
     def assume_distinct(self, left: Value, right: Value) -> None:
         """Guard that two values are of different objects, where that may be otherwise at a later call."""
+        if self.merged and may_be_same(self, left, right):
+            raise Unsupported("whether two tensors are one, which data decide")
         for local, other in ((left, right), (right, left)):
             if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
                 local.constant()

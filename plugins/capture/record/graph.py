@@ -133,6 +133,8 @@ class Subgraph:
     graph: fx.Graph = attrs.field(factory=fx.Graph)
     lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
     last_input: fx.Node | None = None
+    of_side: bool = False
+    """Whether it is a side of an ``if`` of the program's, which does what the program does there."""
 
     def input_for(self, node: fx.Node) -> fx.Node:
         """The input that stands for a node of a graph around."""
@@ -140,6 +142,24 @@ class Subgraph:
         if found is None:
             found = self.lifted[node] = self.placeholder(node.name, node.meta["example_value"])
         return found
+
+    def drop(self, node: fx.Node, instead: fx.Node | None = None) -> None:
+        """Have no input for a node of a graph around, but ``instead`` of it another node of the region."""
+        placeholder = self.lifted.pop(node)
+        if instead is not None:
+            placeholder.replace_all_uses_with(instead)
+        self.graph.erase_node(placeholder)
+        self.last_input = next((n for n in reversed(self.graph.nodes) if n.op == "placeholder"), None)
+
+    def put_in_order(self, nodes: list[fx.Node]) -> None:
+        """Have the inputs that stand for these, all of those there are, come in their order."""
+        if list(self.lifted) == nodes:
+            return
+        self.lifted = {node: self.lifted[node] for node in nodes}
+        behind = next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
+        for placeholder in self.lifted.values():
+            behind.prepend(placeholder)
+            self.last_input = placeholder
 
     def placeholder(self, name: str, example: Any) -> fx.Node:
         """A new input, behind those so far."""
@@ -394,6 +414,10 @@ class GraphRecorder:
     def transforms(self) -> list[str]:
         """The transforms of ``torch.func`` that what is recorded now is to run under, the outermost first."""
         return [region.transform for region in self.open_regions if region.transform]
+
+    def in_side(self) -> bool:
+        """Whether what is recorded now is a side of an ``if``, which runs where the program comes by."""
+        return bool(self.open_regions) and all(region.of_side for region in self.open_regions)
 
     def gradient_transform(self) -> str:
         """One of them under which what is differentiated by requires gradients, or empty."""

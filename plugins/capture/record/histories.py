@@ -64,6 +64,9 @@ class RetainedGradients:
     def __init__(self) -> None:
         self._steps: list[tuple[torch.Tensor, int]] = []
 
+    def __len__(self) -> int:
+        return len(self._steps)
+
     def note(self, value: torch.Tensor, step: int) -> None:
         """A step of the root frame called ``retain_grad`` of a tensor."""
         self._steps.append((value, step))

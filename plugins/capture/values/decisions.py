@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from turret.frames.sources import OPERATORS, Source
-from turret.plugins.capture.errors import FloatNeeded, Unsupported
+from turret.plugins.capture.errors import DecidedByData, FloatNeeded, Unsupported
 from turret.plugins.capture.values.base import Tracer
 
 
@@ -22,7 +22,9 @@ def decide(t: Tracer, condition: fx.Node) -> bool:
     try:
         text = _text(t, condition, used)
     except Unsupported as error:
-        raise FloatNeeded(error.reason) if t.policy.changing else error from None
+        if t.policy.changing and not (t.policy.whole and isinstance(error, DecidedByData)):
+            raise FloatNeeded(error.reason) from None
+        raise
     held = bool(eval(text.format(*used.values()), {"inf": math.inf, "nan": math.nan}))
     first, *others = used
     t.guards.take("SIZES", first, text if held else f"not ({text})", tuple(others))
@@ -41,5 +43,5 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
         return f"{{{list(used).index(changing.source)}}}"
     form = OPERATORS.get(node.target) if node.op == "call_function" and not node.kwargs else None
     if form is None:
-        raise Unsupported("a branch on an unbacked symbol: its value depends on data")
+        raise DecidedByData("a branch on an unbacked symbol: its value depends on data")
     return form.format(*(_text(t, a, used) for a in node.args)).join("()")

@@ -18,7 +18,7 @@ _MOST_DOUBLINGS = 1023
 
 def require(t: Tracer, condition: Value, reason: str) -> None:
     """Assert a condition on unbacked symbols, except where the program may not come by: in the branch of a ``cond``."""
-    if not t.recorder.open_regions:
+    if not t.recorder.open_regions or t.recorder.in_side():
         t.assume(condition, reason)
 
 

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.frames.sources import Source
 from turret.graph.ops.host_math import float_power
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import FloatNeeded, NotConstant, Unsupported
+from turret.plugins.capture.errors import DecidedByData, FloatNeeded, NotConstant, Unsupported
 from turret.plugins.capture.values.base import (
     BINARY_NAMES,
     COMPARISON_NAMES,
@@ -357,7 +357,8 @@ class Symbolic(Value):
         try:
             return bool(self.number)
         except Exception as error:
-            raise Unsupported(f"a branch on an unbacked symbol: {error}") from error
+            kind = DecidedByData if is_of_data(self) else Unsupported
+            raise kind(f"a branch on an unbacked symbol: {error}") from error
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:
         other = self.beside_number(other, BINARY_NAMES[operation])

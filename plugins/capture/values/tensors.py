@@ -19,7 +19,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_math import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.errors import NOWHERE, DecidedByData, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
@@ -429,6 +429,8 @@ class Tensor(Value):
         decided = comes_out(self.node, t.recorder.versions) if self.fake.numel() == 1 else None
         if decided is not None:
             return decided
+        if self.fake.numel() == 1:
+            raise DecidedByData("a branch on a tensor's value", "use torch.where or torch.cond")
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:

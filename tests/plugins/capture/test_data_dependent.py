@@ -59,9 +59,17 @@ def test_a_list_of_tensors_without_dimensions_becomes_a_tensor_without_history()
     whole(lambda x: torch.tensor([x.sum(), x.max()]) * 2, *((x,) for x in inputs))
 
 
-def test_a_branch_on_such_a_number_is_reported():
-    with pytest.raises(CaptureError, match="an unbacked symbol"):
+def test_a_branch_on_such_a_number_that_is_part_of_no_graph_is_reported():
+    with pytest.raises(CaptureError, match="another tensor of the program"):
         Observed(lambda x: x + 1 if x.sum().item() > 0 else x, fullgraph=True)(torch.ones(2))
+
+    def looped(x):
+        while x.sum().item() > 0:
+            x = x - 1
+        return x
+
+    with pytest.raises(CaptureError, match="an unbacked symbol"):
+        Observed(looped, fullgraph=True)(torch.ones(2))
 
 
 def test_without_fullgraph_they_break_the_graph():
