@@ -9,6 +9,7 @@ import torch.utils._sympy.numbers
 import torch.utils._sympy.printers
 import torch.utils._sympy.reference
 import torch.utils._sympy.singleton_int
+from torch.fx.experimental import symbolic_shapes
 from torch.utils._sympy import functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -22,6 +23,9 @@ SingletonInt = torch.utils._sympy.singleton_int.SingletonInt
 """The ragged size of nested tensors, which no other number equals."""
 int_oo = torch.utils._sympy.numbers.int_oo
 """The end of a range that integers have none of; sympy's own infinity is no integer."""
+
+constrain_to_sizes: Any = symbolic_shapes._constrain_range_for_size
+"""Has an unbacked symbol be taken for the extent of a dimension."""
 
 
 class PythonPrinter(torch.utils._sympy.printers.PythonPrinter):

@@ -214,7 +214,8 @@ class _Lowerer:
     def _control_flow(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if op_name(node.target) not in CONTROL_FLOW:
             raise UnsupportedError(f"the higher-order op {op_name(node.target)} in a compiled graph")
-        return self.builder.extern(node.target, args, kwargs, node.meta.get("val"), "control flow")
+        bindings = node.meta.get(SYMBOL_BINDINGS, ())
+        return self.builder.extern(node.target, args, kwargs, node.meta.get("val"), "control flow", bindings)
 
     def _op(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """A call of an op on tensors: by its lowering, where it has one that takes the call, else as a call."""

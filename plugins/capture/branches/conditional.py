@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import torch
 
+from turret.graph.fakes.either import either_of
 from turret.plugins.capture.branches.graphs import BranchGraphs, scalar_tensor
 from turret.plugins.capture.branches.joins import join_of
 from turret.plugins.capture.branches.merging import Merger, Place, Side, gradients_of
@@ -355,7 +356,10 @@ class _Conditional:
             if isinstance(v, torch.Tensor) and v.requires_grad
             if flows and (v is first or v is second or v.grad_fn in below or _is_below(v, below))
         ]
-        (made,) = fake_outputs([first], reached, [flows])
+        with self.t.recorder.fake_mode, torch.no_grad():
+            example = either_of(first, second, self.t.recorder.unknown_size)
+        assert example is not None  # the merger has compared them
+        (made,) = fake_outputs([example], reached, [flows])
         if made.requires_grad != flows:
             raise Unsupported("a branch on data with results that require gradients where none are recorded")
         return made

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from turret.graph.fakes.either import either_of
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import fake_outputs
@@ -127,6 +128,15 @@ class BranchGraphs:
                 module = region.close_with(found[0]) if number in self.conditions else region.close(found)
             nodes.append(self.t.recorder.submodule(module, f"{self.name}_{number}"))
         return nodes
+
+    def either(self) -> list[torch.Tensor]:
+        """What stands for the results of the one of two that runs."""
+        one, other = ([v.fake for v in outputs] for outputs in self.outputs)
+        with self.t.recorder.fake_mode, torch.no_grad():
+            found = [either_of(a, b, self.t.recorder.unknown_size) for a, b in zip(one, other, strict=False)]
+        if len(one) != len(other) or any(value is None for value in found):
+            raise Unsupported(f"torch.{self.name} whose results differ in number, rank, dtype, or in sizes and strides")
+        return found  # type: ignore[return-value]
 
     def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
         """New fake tensors of these layouts; with gradients (floats) where the branches, or ``more``, use any."""

@@ -154,8 +154,13 @@ class Merger:
             raise Apart("tensors of a layout or class of their own")
         if first.dtype is not second.dtype or first.device != second.device:
             raise Apart("tensors of different dtypes or devices")
-        if str(first.shape) != str(second.shape) or str(first.stride()) != str(second.stride()):
-            raise Apart("tensors of different sizes or strides")
+        if first.dim() != second.dim():
+            raise Apart("tensors of different numbers of dimensions")
+        if str(first.shape) != str(second.shape):
+            if not (first.is_contiguous() and second.is_contiguous()):
+                raise Apart("tensors of different sizes that are not contiguous")
+        elif str(first.stride()) != str(second.stride()):
+            raise Apart("tensors of different strides")
         if unbacked([*first.shape, *first.stride()]) - self.watched.symbols.keys():
             raise Apart("tensors whose size depends on data of one side")
         if str(torch.empty_like(first).stride()) != str(first.stride()):

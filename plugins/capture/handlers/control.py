@@ -45,11 +45,11 @@ def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Valu
     branches = BranchGraphs(t, "cond")
     for branch in (true_fn, false_fn):
         branches.trace(branch, args)
-    _same("cond", *branches.outputs)
+    examples = branches.either()
     if branches.structures[0] != branches.structures[1]:
         raise Unsupported("torch.cond whose results differ in structure")
     modules, lifted = branches.close(), branches.lifted()
-    results = branches.results([v.fake for v in branches.outputs[0]])
+    results = branches.results(examples)
     operator = torch.ops.higher_order.cond
     arguments = (t.recorder.argument(pred)[0], *modules, tuple(map(t.recorder.node_here, lifted)))
     found = t.recorder.unpacked(t.recorder.record("call_function", operator, arguments, {}, results), results)

@@ -74,7 +74,7 @@ from turret.torch_compat.fakes import (
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
 from turret.torch_compat.operators.ops import OpOverloadPacket
-from turret.torch_compat.sizes import is_float_symbol
+from turret.torch_compat.sizes import constrain_to_sizes, is_float_symbol
 from turret.torch_compat.trees import pytree
 
 
@@ -398,6 +398,13 @@ class GraphRecorder:
         node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
         return made
+
+    def unknown_size(self) -> torch.SymInt:
+        """A size of the result of the call that is recorded next, which data decide."""
+        size: torch.SymInt = self.shape_env.create_unbacked_symint()
+        self.shape_env.pending_fresh_unbacked_symbols.clear()
+        constrain_to_sizes(size)
+        return size
 
     # Regions: graphs inside the graph.
 

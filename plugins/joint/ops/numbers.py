@@ -22,6 +22,7 @@ from turret.graph.op_traits import SYMBOL_BINDINGS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
 from turret.torch_compat.operators.checks import require
+from turret.torch_compat.sizes import constrain_to_sizes
 
 aten = torch.ops.aten
 
@@ -50,9 +51,14 @@ class DataNumbers:
             return ()
         pending = set(self._env.pending_fresh_unbacked_symbols)
         self._env.pending_fresh_unbacked_symbols.clear()
+        return self.places(out, pending)
+
+    @staticmethod
+    def places(out: Any, symbols: set[sympy.Symbol]) -> tuple[Binding, ...]:
+        """Where in a result some symbols are."""
         found: dict[str, Binding] = {}
         for output, dimension, value in _numbers(out):
-            for symbol in value.node._expr.free_symbols & pending:
+            for symbol in value.node._expr.free_symbols & symbols:
                 binding = Binding(symbol.name, output, dimension, isinstance(value, torch.SymFloat))
                 found.setdefault(symbol.name, binding)
         return tuple(found.values())
@@ -74,6 +80,13 @@ class DataNumbers:
             if bound is not None:
                 require(compare(number, bound))
         return number
+
+    def unknown_size(self) -> torch.SymInt:
+        """A size that data give, of the result of a call that is yet to be recorded."""
+        size: torch.SymInt = self._env.create_unbacked_symint()
+        self._env.pending_fresh_unbacked_symbols.clear()
+        constrain_to_sizes(size)
+        return size
 
     def bind(self, node: fx.Node, bindings: tuple[Binding, ...]) -> None:
         """Make the symbols of a call readable from its node."""

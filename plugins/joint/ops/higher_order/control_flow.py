@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.fakes.either import either_of
 from turret.graph.fakes.sizes import same_sizes
 from turret.graph.ops.control_flow import scan_gradient, while_loop_gradient
 from turret.plugins.joint.interpreter import CapturedRun
@@ -27,18 +29,18 @@ def cond(run: CapturedRun, predicate: Any, true_branch: Any, false_branch: Any, 
         return run.inline(true_branch if predicate else false_branch, operands)
     tracer, modules = run.tracer, (true_branch, false_branch)
     first, second = (trace_branch(run, module, operands) for module in modules)
-    _check_same("cond", first.results, second.results)
+    results, unknown = _either(tracer, first.results, second.results)
     given = _Nodes(tracer)
     condition, values = given(predicate), given(tuple(operands))
 
     def call() -> tuple:
         nodes = [tracer.recorder.submodule(branch.module) for branch in (first, second)]
-        return _record(tracer, torch.ops.higher_order.cond, (condition, *nodes, values), first.results)
+        return _record(tracer, torch.ops.higher_order.cond, (condition, *nodes, values), results, unknown)
 
     wanted = _wanted(operands)
     if not wanted:
         return call()
-    differentiable = _floats(first.results)
+    differentiable = _floats(results)
     gradients = [trace_gradient(run, module, operands, wanted, differentiable) for module in modules]
 
     def pull(tangents: list[torch.Tensor]) -> tuple:
@@ -158,10 +160,14 @@ class _Nodes:
         return self.tracer.nodes(values, [])
 
 
-def _record(tracer: JointTracer, op: Any, arguments: tuple, like: Sequence[Any]) -> tuple:
+def _record(
+    tracer: JointTracer, op: Any, arguments: tuple, like: Sequence[Any], unknown: Sequence[sympy.Symbol] = ()
+) -> tuple:
+    """Record a call with results of the layouts of ``like``, of whose sizes the call gives those ``unknown``."""
     with untraced(), torch.no_grad():
         results = tuple(empty_like(v) for v in like)
     node = tracer.recorder.call(op, arguments, {}, results)
+    tracer.numbers.bind(node, tracer.numbers.places(results, set(unknown)))
     tracer.track_results(node, results, results)
     return results
 
@@ -187,6 +193,28 @@ def _requiring(operands: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
 
 def _zeros(value: torch.Tensor) -> torch.Tensor:
     return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+
+
+def _either(
+    tracer: JointTracer, one: Sequence[Any], other: Sequence[Any]
+) -> tuple[list[torch.Tensor | None], list[sympy.Symbol]]:
+    """What stands for the results of the branch that runs, and the symbols of sizes by which they differ."""
+    unknown: list[sympy.Symbol] = []
+
+    def size() -> torch.SymInt:
+        made = tracer.numbers.unknown_size()
+        unknown.append(made.node.expr)
+        return made
+
+    with untraced(), torch.no_grad():
+        found = [
+            either_of(a, b, size)
+            for a, b in zip(one, other, strict=False)
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        ]
+    if len(found) < max(len(one), len(other)) or any(value is None for value in found):
+        raise UnsupportedError("torch.cond whose results differ in number, rank, dtype, or in sizes and strides")
+    return found, unknown
 
 
 def _check_same(name: str, one: Sequence[Any], other: Sequence[Any]) -> None:

@@ -402,3 +402,39 @@ def test_a_method_of_a_module_branches_on_its_buffers():
         found.sum().backward()
         expected.sum().backward()
         torch.testing.assert_close(module.scale.grad, plain.scale.grad)
+
+
+def parts(x, w):
+    if x.sum() > 0:
+        y = x[:2] * w[:2]
+    else:
+        y = (x[:3] + 1) * w[:3]
+    return y.cos(), y.shape[0] * 2
+
+
+def parts_by_cond(x, w):
+    y = torch.cond(x.sum() > 0, lambda x: x[:2] * w[:2], lambda x: (x[:3] + 1) * w[:3], (x,))
+    return y.cos(), y.shape[0] * 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [parts, parts_by_cond])
+def test_results_may_have_sizes_by_the_side_that_runs(program, dynamic):
+    compiled = turret.compile(program, fullgraph=True, dynamic=dynamic, options={"on_error": "raise"})
+    for value in (1.0, -2.0):
+        found = []
+        for call in (compiled, parts):  # eager's own ``torch.cond`` gives such results no gradients
+            x, w = torch.full((4,), value, requires_grad=True), torch.arange(4.0).requires_grad_()
+            result, size = call(x, w)
+            found.append((result.detach(), size, *torch.autograd.grad(result.sum(), (x, w))))
+        (one, size, *gradients), (other, other_size, *others) = found
+        assert size == other_size
+        torch.testing.assert_close((one, *gradients), (other, *others))
+
+
+def test_results_of_other_sizes_that_are_not_contiguous_are_refused():
+    def program(x):
+        return torch.cond(x.sum() > 0, lambda x: x.t() * 2, lambda x: (x[:2] * 2).t(), (x,))
+
+    with pytest.raises(CaptureError, match="sizes and strides"):
+        turret.compile(program, fullgraph=True)(torch.ones(3, 4))
