@@ -59,14 +59,16 @@ class Branch:
         return ""
 
     def graph(self, module: fx.GraphModule, target: Target, name: str) -> StageGraph:
-        """What a plan is made of; results of a condition have the strides that the call around says, or are contiguous
-        where data decide on those."""
+        """What a plan is made of.
+
+        Results of a condition have the strides that the call around says, or their own, which
+        are row-major, where it cannot say."""
         (results,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
         strides: tuple[tuple[int, ...] | None, ...] = (None,) * len(results)
         if self.op == "cond":
             declared = self.call.meta["val"]
             own = [v if _is_static(v) else r.meta["val"] for v, r in zip(declared, results, strict=True)]
-            strides = tuple(tuple(v.stride()) for v in own)
+            strides = tuple(tuple(v.stride()) if _is_static(v) else None for v in own)
         return StageGraph(module, "inference", target, strides, name=name)
 
     def replace(self, plan: Plan) -> None:

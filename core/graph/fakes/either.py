@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from turret.graph.fakes.sizes import same_size, same_sizes
+from turret.graph.fakes.sizes import contiguous_strides, same_size, same_sizes
 
 
 def either_of(one: torch.Tensor, other: torch.Tensor, unknown: Callable[[], Any]) -> torch.Tensor | None:
@@ -20,7 +20,12 @@ def either_of(one: torch.Tensor, other: torch.Tensor, unknown: Callable[[], Any]
         return None
     if same_sizes(one.shape, other.shape):
         return one
-    if not (one.is_contiguous() and other.is_contiguous()):
+    if not (is_row_major(one) and is_row_major(other)):
         return None
     sizes = [a if same_size(a, b) else unknown() for a, b in zip(one.shape, other.shape, strict=True)]
     return torch.empty(sizes, dtype=one.dtype, device=one.device)
+
+
+def is_row_major(value: torch.Tensor) -> bool:
+    """Whether a fake tensor is contiguous as its strides are written; sizes that data give may be among them."""
+    return same_sizes(value.stride(), contiguous_strides(value.shape))

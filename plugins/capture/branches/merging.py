@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 import torch
 
+from turret.graph.fakes.either import is_row_major
 from turret.plugins.capture.branches.graphs import scalar_tensor
-from turret.plugins.capture.branches.watched import Watched, unbacked
+from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
 from turret.plugins.capture.values.mappings import Dict
@@ -157,13 +158,11 @@ class Merger:
         if first.dim() != second.dim():
             raise Apart("tensors of different numbers of dimensions")
         if str(first.shape) != str(second.shape):
-            if not (first.is_contiguous() and second.is_contiguous()):
+            if not (is_row_major(first) and is_row_major(second)):
                 raise Apart("tensors of different sizes that are not contiguous")
         elif str(first.stride()) != str(second.stride()):
             raise Apart("tensors of different strides")
-        if unbacked([*first.shape, *first.stride()]) - self.watched.symbols.keys():
-            raise Apart("tensors whose size depends on data of one side")
-        if str(torch.empty_like(first).stride()) != str(first.stride()):
+        elif str(torch.empty_like(first).stride()) != str(first.stride()):
             raise Apart("views that a copy has other strides than")
         if first.requires_grad != second.requires_grad:
             raise Apart("tensors of which one requires gradients")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -168,9 +168,3 @@ def _same(one: Any, other: Any, depth: int = 3) -> bool:
         return len(one) == len(other) and all(_same(a, b, depth - 1) for a, b in zip(one, other, strict=True))
     plain = (int, str, float, bool, type(None))
     return type(one) is type(other) and isinstance(one, plain) and one == other
-
-
-def unbacked(numbers: Iterable[Any]) -> set[Any]:
-    """The symbols for data in sizes."""
-    found = [v.node.expr.free_symbols for v in numbers if isinstance(v, torch.SymInt)]
-    return set().union(*found) if found else set()
