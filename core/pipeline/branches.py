@@ -61,8 +61,9 @@ class Branch:
     def graph(self, module: fx.GraphModule, target: Target, name: str) -> StageGraph:
         """What a plan is made of.
 
-        Results of a condition have the strides that the call around says, or their own, which
-        are row-major, where it cannot say."""
+        Results of a condition have the strides that the call around says, or their own, which are row-major, where it
+        cannot say.
+        """
         (results,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
         strides: tuple[tuple[int, ...] | None, ...] = (None,) * len(results)
         if self.op == "cond":
