@@ -3,8 +3,9 @@
     python -m tests.benchmarks.bench_dispatch [--only bert]
 
 The graphs run as captured, operation by operation, in every system, so that the difference between a call and
-eager is the dispatch: guards, frame hook, entry.  Least time of many calls, in microseconds.  Each system runs in a
-process of its own.  ``check`` is Turret's guards alone.
+eager is the dispatch: guards, frame hook, entry.  Least and mean time of many calls, in microseconds.  Each system runs
+in a process of its own.  ``check`` is Turret's guards alone; ``unguarded`` drops all of them, ``audited`` checks what
+was dropped on one call in a hundred, which the mean shows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-SYSTEMS = ("eager", "dynamo", "turret", "turret, guards in Python")
+SYSTEMS = ("eager", "dynamo", "turret", "turret, guards in Python", "turret, unguarded", "turret, audited")
 
 
 def small(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -52,14 +53,14 @@ PROGRAMS: dict[str, Callable[[], tuple[Callable, tuple]]] = {
 }
 
 
-def least(call: Callable[[], Any], seconds: float = 3.0) -> float:
-    """Least time of a call, in microseconds."""
-    found, until = float("inf"), time.perf_counter() + seconds
+def times(call: Callable[[], Any], seconds: float = 3.0) -> tuple[float, float]:
+    """Least and mean time of a call, in microseconds."""
+    found, until = [], time.perf_counter() + seconds
     while time.perf_counter() < until:
         start = time.perf_counter()
         call()
-        found = min(found, time.perf_counter() - start)
-    return found * 1e6
+        found.append(time.perf_counter() - start)
+    return min(found) * 1e6, sum(found) / len(found) * 1e6
 
 
 def compiled_by(system: str, program: Callable) -> Callable:
@@ -70,6 +71,7 @@ def compiled_by(system: str, program: Callable) -> Callable:
         return torch.compile(program, backend="eager")
     from turret.api.module import wrap_module
     from turret.frames import guard_tree
+    from turret.frames.filtering.guard_filter import taken_from
     from turret.hooks import plugin_manager
     from turret.pipeline.stage_calls import create_context
     from turret.plugins.capture import turret_capture
@@ -78,9 +80,14 @@ def compiled_by(system: str, program: Callable) -> Callable:
         guard_tree.compile_natively = lambda guards: None  # type: ignore[assignment,return-value]
     else:
         guard_tree.load()
-    manager = plugin_manager.create()
-    options = {"on_error": "raise"}
-    context = create_context(plugin_manager.configure(manager, None, options), manager)
+    options: dict[str, Any] = {"on_error": "raise"}
+    if system.endswith(("unguarded", "audited")):
+        options["guard_filter_fn"] = lambda guards: [False] * len(guards)
+    if system.endswith("audited"):
+        options["guard_audit"] = 0.01
+    taken, filters = taken_from(options)
+    manager = plugin_manager.create(filters)
+    context = create_context(plugin_manager.configure(manager, None, taken), manager)
     module = isinstance(program, torch.nn.Module)
     call = turret_capture(
         context=context, target=program.__call__ if module else program,
@@ -99,7 +106,7 @@ def check_time(compiled: Any, inputs: tuple) -> float | None:
     unit.check = lambda *call: (seen.append(call), check(*call))[1]
     compiled(*inputs)
     unit.check = check
-    return least(lambda: check(*seen[0]), 1.0)
+    return times(lambda: check(*seen[0]), 1.0)[0]
 
 
 def measure(name: str, system: str) -> dict[str, float | None]:
@@ -111,8 +118,8 @@ def measure(name: str, system: str) -> dict[str, float | None]:
         start = time.perf_counter()
         compiled(*inputs)
         first = time.perf_counter() - start
-        call = least(lambda: compiled(*inputs))
-        return {"call": call, "check": check_time(compiled, inputs), "first s": first}
+        call, mean = times(lambda: compiled(*inputs))
+        return {"call": call, "mean": mean, "check": check_time(compiled, inputs), "first s": first}
 
 
 def main() -> None:
@@ -123,7 +130,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(*options.one)))
         return
-    print(f"{'program':8} {'system':26} {'call us':>9} {'check us':>9} {'first s':>8}")
+    print(f"{'program':8} {'system':26} {'call us':>9} {'mean us':>9} {'check us':>9} {'first s':>8}")
     for name in [options.only] if options.only else PROGRAMS:
         for system in SYSTEMS:
             command = [sys.executable, "-m", __spec__.name, "--one", name, system]
@@ -132,7 +139,8 @@ def main() -> None:
                 raise RuntimeError(done.stderr)
             figures = json.loads(done.stdout.splitlines()[-1])
             check = "" if figures["check"] is None else f"{figures['check']:.2f}"
-            print(f"{name:8} {system:26} {figures['call']:9.1f} {check:>9} {figures['first s']:8.2f}", flush=True)
+            columns = f"{figures['call']:9.1f} {figures['mean']:9.1f} {check:>9} {figures['first s']:8.2f}"
+            print(f"{name:8} {system:26} {columns}", flush=True)
 
 
 if __name__ == "__main__":
