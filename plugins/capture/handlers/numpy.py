@@ -64,6 +64,8 @@ for _class in (numpy.finfo, numpy.iinfo):
     registry.wrappers[_class] = identity
 for _class in (*numpy.sctypeDict.values(), numpy.dtype):
     registry.classes[_class] = _number(_class)
+for _maker in (numpy.mgrid, numpy.ogrid, numpy.r_, numpy.c_):  # of slices they make arrays while capturing
+    registry.wrappers[type(_maker)] = identity
 
 
 _OF_FLOATS = """

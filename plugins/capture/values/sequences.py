@@ -590,6 +590,9 @@ class Slice(Value):
     def constant(self) -> Any:
         return slice(*(v.constant() for v in self.parts))
 
+    def folded(self) -> slice:
+        return slice(*map(folded, self.parts))
+
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]

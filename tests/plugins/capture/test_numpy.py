@@ -281,3 +281,22 @@ def test_tensors_of_parts_of_arrays_begin_where_the_arrays_do_and_share_their_me
         layouts = [(t.storage_offset(), t.untyped_storage().nbytes(), t.stride()) for t in (part, same, of_input)]
         found.append((array.tolist(), part.tolist(), same.tolist(), identical, of_input.tolist(), layouts))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda n: numpy.float32(numpy.mgrid[0:n, 0:n].T).sum(-1),
+        lambda n: numpy.mgrid[0:1:3j],
+        lambda n: sum(numpy.ogrid[0:n, 0:3]),
+        lambda n: numpy.r_[0:n, 7],
+        lambda n: numpy.c_[numpy.arange(3), numpy.arange(3)],
+    ],
+)
+def test_grids_of_slices_are_made_while_capturing(made):
+    def program(x, n):
+        return x + torch.from_numpy(made(n)).double().sum()
+
+    compiled = turret.compile(program, fullgraph=True)
+    for n in (3, 5):
+        torch.testing.assert_close(compiled(torch.ones(2), n), program(torch.ones(2), n))
