@@ -22,7 +22,9 @@ class Doubles(torch.nn.Linear):
 
 class Branches(torch.nn.Module):
     def forward(self, x):
-        return x + 1 if x.sum() > 0 else x - 1
+        while x.sum() > 0:
+            x = x - 1
+        return x
 
 class Fails(torch.nn.Module):
     def forward(self, x):

@@ -8,7 +8,7 @@ import types
 import weakref
 from typing import Any, Protocol
 
-from turret.plugins.capture.errors import NOWHERE, AskedFor, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, DecidedByData, NotConstant, Raised, Unsupported
 
 MAX_LOOP = 200_000
 """Backward jumps in one capture: what runs longer is not unrolled."""
@@ -63,7 +63,7 @@ class CallStack:
     def leave(self) -> None:
         """Leave the innermost frame, by an exception perhaps."""
         kind = sys.exc_info()[0]
-        if kind in (Unsupported, AskedFor, NotConstant) and self.failed is None:
+        if kind in (Unsupported, DecidedByData, AskedFor, NotConstant) and self.failed is None:
             self.failed = self.lines()
         if kind is Raised and self.raised is None:
             self.raised = self.lines()

@@ -104,7 +104,9 @@ class HookedModules:
 
     def check(self, graph: fx.Graph, outputs: Collection[fx.Node]) -> None:
         """Raise ``Unsupported``, to break ahead of the module, where a gradient may get to its input in another way."""
-        inside = bool(self._hooked) and any(node.target is torch.autograd.grad for node in graph.nodes)
+        if not self._hooked:
+            return
+        inside = any(node.target is torch.autograd.grad for node in graph.nodes)
         values = [node.meta.get("example_value") for node in outputs]
         shown = [v.grad_fn for v in values if isinstance(v, torch.Tensor)]
         for before, after, step in self._hooked:

@@ -76,8 +76,7 @@ def _computed_exactly(t: Tracer, operation: Callable, left: Value, right: Value)
     exactly = asks if by_data else t.policy.data_dependent
     if computed is None and exactly and _is_of_data(operation, left, right):
         return _in_tensors(t, operation, left, right)
-    is_power = operation is operator.pow and (is_of_data(left) or (is_of_data(right) and _is_positive(left)))
-    if computed is None and asks and is_power and _gives_float(left, right):
+    if computed is None and asks and operation is operator.pow and _is_power_of_data(left, right):
         return _float_power(t, left, right)
     return computed
 
@@ -94,8 +93,10 @@ def _is_of_data(operation: Callable, left: Value, right: Value) -> bool:
     return operation in (operator.add, operator.sub, operator.mul)
 
 
-def _gives_float(base: Value, exponent: Value) -> bool:
-    """Whether a power is a float, or else complex."""
+def _is_power_of_data(base: Value, exponent: Value) -> bool:
+    """Whether a power of data is a float, or else complex."""
+    if not is_of_data(base) and not (is_of_data(exponent) and _is_positive(base)):
+        return False
     negative = exponent.is_constant() and exponent.constant() < 0
     return base.type() is not bool and (negative or float in (base.type(), exponent.type()))
 
