@@ -381,6 +381,11 @@ def reduce(kind: ReductionKind, variables: Iterable[Var], *args: Expr) -> Expr:
     return Expr.make("reduce", args, dtype, Reduction(kind, variables))
 
 
+def from_zero(value: Expr) -> Expr:
+    """The sum of one element, started at +0 as eager starts it: the sum of -0 is +0."""
+    return call("add", value, constant(0, value.dtype)) if value.dtype.is_floating_point else value
+
+
 def part(expr: Expr, which: Literal["mean", "m2"]) -> Expr:
     """One result of a ``welford`` reduction: the mean, or the sum of squared differences from it."""
     return Expr.make("part", (expr,), expr.dtype, which)

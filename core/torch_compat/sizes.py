@@ -24,9 +24,6 @@ SingletonInt = torch.utils._sympy.singleton_int.SingletonInt
 int_oo = torch.utils._sympy.numbers.int_oo
 """The end of a range that integers have none of; sympy's own infinity is no integer."""
 
-constrain_to_sizes: Any = symbolic_shapes._constrain_range_for_size
-"""Has an unbacked symbol be taken for the extent of a dimension."""
-
 
 class PythonPrinter(torch.utils._sympy.printers.PythonPrinter):
     """Writes such an expression as Python."""
@@ -56,3 +53,11 @@ _TIGHTEST = 1000
 def is_float_symbol(symbol: Any) -> bool:
     """Whether a symbol stands for a float, known or not."""
     return bool(symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT)))
+
+
+def unknown_size(environment: Any) -> torch.SymInt:
+    """A new unbacked symbol that is the extent of a dimension, which no call has made yet."""
+    size: torch.SymInt = environment.create_unbacked_symint()
+    environment.pending_fresh_unbacked_symbols.clear()
+    symbolic_shapes._constrain_range_for_size(size)
+    return size

@@ -17,6 +17,7 @@ import torch
 from turret.graph.dtypes import compute_dtype
 from turret.hooks.devices import uses_host_kernels
 from turret.ir import Expr, Index, Size, Var, call, cast, constant, flatten, index_value, reduce
+from turret.ir.expr import from_zero
 from turret.ir.index import divide_exactly, provably_less, provably_nonnegative
 from turret.ir.lowering import Builder, TensorValue
 from turret.plugins.lowerings.indexing import all_of, within
@@ -413,7 +414,7 @@ def _adaptive_max_backward_lowering(rank: int) -> Callable[..., Any]:
 def _summed(variables: Sequence[Var], value: Expr) -> Expr:
     """The sum over a window, which starts at +0: that shows for one of a single -0."""
     total = reduce("sum", variables, value)
-    return call("add", total, constant(0, value.dtype)) if all(v.extent == 1 for v in variables) else total
+    return from_zero(total) if all(v.extent == 1 for v in variables) else total
 
 
 def _average_pool(b: Builder, x: TensorValue, pool: _Pool, divisor: int | None) -> TensorValue:

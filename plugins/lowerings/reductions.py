@@ -8,7 +8,7 @@ import torch
 
 from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
-from turret.ir.expr import ReductionKind
+from turret.ir.expr import ReductionKind, from_zero
 from turret.ir.index import product
 from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
@@ -57,13 +57,8 @@ def sum_(
     inner = compute_dtype(b.result.dtype)
     row = _Row(x, dims, keepdim)
     if row.is_single:
-        return b.define(b.result, lambda index: _from_zero(row.load(index, inner)))
+        return b.define(b.result, lambda index: from_zero(row.load(index, inner)))
     return _fold(b, "sum", x, dims, keepdim, inner)
-
-
-def _from_zero(value: Expr) -> Expr:
-    """The sum of one element, started at +0 as eager starts it: the sum of -0 is +0."""
-    return call("add", value, constant(0, value.dtype)) if value.dtype.is_floating_point else value
 
 
 @lowering("prod.dim_int")
@@ -134,7 +129,7 @@ def var_mean(
         return call("div", part(statistics(index), "m2"), degrees)
 
     def mean(index: Sequence[Index]) -> Expr:
-        return _from_zero(row.load(index, dtype)) if row.is_single else part(statistics(index), "mean")
+        return from_zero(row.load(index, dtype)) if row.is_single else part(statistics(index), "mean")
 
     return (
         b.define(b.result_part(0), variance, f"{b.node.name}_var"),

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 
 from turret.graph.dtypes import compute_dtype
-from turret.ir import Expr, call, cast, constant, scan
+from turret.ir import Expr, cast, scan
+from turret.ir.expr import from_zero
 from turret.ir.lowering import Builder, TensorValue, loop_variables
 from turret.plugins.lowerings.registry import lowering
 
@@ -21,8 +22,7 @@ def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
 
         def single(value: Expr) -> Expr:
             # Sums along a dimension start at +0, which shows for -0; a tensor without dimensions is copied.
-            starts = kind == "sum" and x.shape and value.dtype.is_floating_point
-            return call("add", value, constant(0, value.dtype)) if starts else value
+            return from_zero(value) if kind == "sum" and x.shape else value
 
         if not x.shape or x.shape[dim] == 1:
             return b.define(b.result, lambda index: single(cast(x.load(index), b.result.dtype)))

@@ -50,6 +50,7 @@ from turret.ir import (
     used,
     walk,
 )
+from turret.ir.expr import from_zero
 from turret.ir.index import hinted
 from turret.plugins.schedule.convolutions import Convolution, convolution
 from turret.plugins.schedule.fusion.inline import MOST_DEQUANTISED
@@ -180,7 +181,7 @@ class MatrixProduct:
         value = reduce("sum", (along,), call("mul", left, right))
         if depth == 1 and (batch or (self.added is None and (1 in result.shape or not self.has_columns))):
             # Where the library sums from zero, -0 becomes +0; a single term of a matrix it writes as it is.
-            value = call("add", value, constant(0, inner))
+            value = from_zero(value)
         if self.alpha != 1:
             value = call("mul", value, constant(self.alpha, inner))
         if self.added is not None:

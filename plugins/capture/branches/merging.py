@@ -13,6 +13,7 @@ from turret.graph.fakes.either import is_row_major
 from turret.plugins.capture.branches.graphs import scalar_tensor
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.record.histories import nodes_below
 from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, NamedTuple, Size, Tuple
@@ -189,17 +190,7 @@ def gradients_of(fake: torch.Tensor) -> set[int]:
     """The leaves of autograd that gradients of a tensor reach, by id."""
     if fake.grad_fn is None:
         return {id(fake)}
-    found, seen = set(), set()
-    pending: list[Any] = [fake.grad_fn]
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.add(id(node.variable))
-        pending += [below for below, _ in node.next_functions]
-    return found
+    return {id(node.variable) for node in nodes_below([fake]) if hasattr(node, "variable")}
 
 
 def _once(build: Place) -> Place:

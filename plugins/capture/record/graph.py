@@ -74,7 +74,7 @@ from turret.torch_compat.fakes import (
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
 from turret.torch_compat.operators.ops import OpOverloadPacket
-from turret.torch_compat.sizes import constrain_to_sizes, is_float_symbol
+from turret.torch_compat.sizes import is_float_symbol, unknown_size
 from turret.torch_compat.trees import pytree
 
 
@@ -401,10 +401,7 @@ class GraphRecorder:
 
     def unknown_size(self) -> torch.SymInt:
         """A size of the result of the call that is recorded next, which data decide."""
-        size: torch.SymInt = self.shape_env.create_unbacked_symint()
-        self.shape_env.pending_fresh_unbacked_symbols.clear()
-        constrain_to_sizes(size)
-        return size
+        return unknown_size(self.shape_env)
 
     # Regions: graphs inside the graph.
 

@@ -108,15 +108,9 @@ class HookedModules:
             return
         inside = any(node.target is torch.autograd.grad for node in graph.nodes)
         values = [node.meta.get("example_value") for node in outputs]
-        shown = [v.grad_fn for v in values if isinstance(v, torch.Tensor)]
+        shown = [v for v in values if isinstance(v, torch.Tensor)]
         for before, after, step in self._hooked:
-            met, pending = {after.grad_fn}, list(shown)
-            while pending:
-                node = pending.pop()
-                if node is not None and node not in met:
-                    met.add(node)
-                    pending += [below for below, _ in node.next_functions]
-            if inside or before.grad_fn in met:
+            if inside or before.grad_fn in nodes_below(shown, short_of=after.grad_fn):
                 raise Unsupported("full backward hooks of a module that gradients may go around", step=step)
 
 
@@ -146,13 +140,13 @@ def _refusal(value: torch.Tensor, ends: list[Any]) -> str | None:
     return None
 
 
-def nodes_below(tensors: Iterable[torch.Tensor]) -> list[Any]:
-    """All nodes of autograd's graph that tensors hang on."""
+def nodes_below(tensors: Iterable[torch.Tensor], short_of: Any = None) -> list[Any]:
+    """All nodes of autograd's graph that tensors hang on; those that lead there in another way than by ``short_of``."""
     found: dict[Any, None] = {}
     pending = [v.grad_fn for v in tensors]
     while pending:
         node = pending.pop()
-        if node is not None and node not in found:
+        if node is not None and node is not short_of and node not in found:
             found[node] = None
             pending += [below for below, _ in node.next_functions]
     return list(found)

@@ -22,7 +22,7 @@ from turret.graph.op_traits import SYMBOL_BINDINGS
 from turret.ir.program import Binding
 from turret.plugins.joint.recorder import Recorder
 from turret.torch_compat.operators.checks import require
-from turret.torch_compat.sizes import constrain_to_sizes
+from turret.torch_compat.sizes import unknown_size
 
 aten = torch.ops.aten
 
@@ -83,10 +83,7 @@ class DataNumbers:
 
     def unknown_size(self) -> torch.SymInt:
         """A size that data give, of the result of a call that is yet to be recorded."""
-        size: torch.SymInt = self._env.create_unbacked_symint()
-        self._env.pending_fresh_unbacked_symbols.clear()
-        constrain_to_sizes(size)
-        return size
+        return unknown_size(self._env)
 
     def bind(self, node: fx.Node, bindings: tuple[Binding, ...]) -> None:
         """Make the symbols of a call readable from its node."""
