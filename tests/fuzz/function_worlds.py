@@ -11,6 +11,7 @@ import random
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,6 +49,7 @@ class World:
         self.arguments: dict[str, Any] = {}
         self.rest: list[Any] = []
         self.given: dict[str, Any] = {}
+        self.passed: list[weakref.ref] = []
 
     def take(self, choices: random.Random, fresh: bool) -> None:
         """Make the arguments of the next call, or (not ``fresh``) keep those of the last."""
@@ -81,6 +83,8 @@ class World:
         if not fresh:
             self.arguments["n"] = n
             return
+        named = [v for v in (x, y, box, net) if type(v) is not torch.Tensor or v._base is None]
+        self.passed += map(weakref.ref, named)
         self.arguments = {
             "x": x, "y": y, "n": n, "items": items, "table": table, "box": box, "vec": scope["Vec"]([1, seed]),
             "dyn": scope["Dyn"](), "net": net, "log": [],
@@ -135,7 +139,7 @@ class World:
             "holder": holder() if isinstance(holder, types.FunctionType) else holder,
             "globals": {n: self.scope[n] for n in names if n not in ("entry", "holder")},
             "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item() if exact else None,
-            "numbers": hash(random.getstate()),
+            "numbers": hash(random.getstate()), "alive": [reference() is not None for reference in self.passed],
         }  # fmt: skip
         return Snapshot(seen, self.scope["__name__"])
 

@@ -39,6 +39,8 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "prod": torch.prod,
     "prod along": lambda x: x.prod(0),
     "prod along, kept": lambda x: torch.prod(x, dim=-1, keepdim=True),
+    "cumprod": lambda x: x.cumprod(0),
+    "cumprod along the last": lambda x: torch.cumprod(x, dim=-1),
 }
 OPS = {**ACTIVATIONS, **REDUCTIONS}
 ZERO_SIGNED = {f"{name}, {kind}" for name in ACTIVATIONS for kind in ("result", "gradient")} - {"gelu, result"}
@@ -107,9 +109,24 @@ def test_the_gradient_of_the_gradient_of_a_product_is_eagers() -> None:
             torch.testing.assert_close(got, expected, equal_nan=True)
 
 
+def test_the_gradient_of_the_gradient_of_a_running_product_is_eagers() -> None:
+    def second(x: Tensor) -> tuple[Tensor, ...]:
+        found = []
+        for products in (x.cumprod(0), x.cumprod(-1), x.view(-1).cumprod(0)):
+            (first,) = torch.autograd.grad(products.sum(), x, create_graph=True)
+            found += [first, *torch.autograd.grad(first.square().sum(), x)]
+        return tuple(found)
+
+    run = compiled(second)
+    for values in ([2.0, 3.0, 0.5, -1.5], [2.0, 0.0, 0.5, -1.5], [0.0, 0.0, 2.0, 3.0], [3.0, 0.5, 0.0, 0.0]):
+        x = torch.tensor(values, dtype=torch.float64).view(2, 2).requires_grad_()
+        for got, expected in zip(run(x), second(x), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
 def test_products_of_dynamic_sizes_have_eagers_gradients() -> None:
     def products(x: Tensor) -> Tensor:
-        return x.prod(0).sum() + x.prod(dtype=torch.float64)
+        return x.prod(0).sum() + x.prod(dtype=torch.float64) + x.cumprod(0).sum()
 
     run = turret.compile(products, dynamic=True, fullgraph=True)
     for rows in (3, 4, 1):

@@ -122,9 +122,16 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
             finally:
                 if attempt.tracer.recorder.distributed:
                     forget_shardings()
-                for generator in attempt.tracer.generators:
-                    vars(generator.frame).clear()
-                vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
+                _let_go(attempt.tracer)
+
+
+def _let_go(tracer: FrameTracer) -> None:
+    """Break the cycles that frames and values form, which would keep the program's arguments alive."""
+    for generator in tracer.generators:
+        vars(generator.frame).clear()
+    for tensor in tracer.recorder.by_fake.values():
+        tensor.outer = None
+    vars(tracer).clear()
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:

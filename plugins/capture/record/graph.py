@@ -591,7 +591,10 @@ class GraphRecorder:
             refused = eager_error(op, target, fakes, named_fakes, error) if is_told else None
             if refused is None:
                 raise self._does_not_run(target, fakes, named_fakes, error) from error
-        raise self.t.raised_from(refused)  # where the fakes' error, and the frames that it keeps, are gone
+        try:
+            raise self.t.raised_from(refused)  # where the fakes' error, and the frames that it keeps, are gone
+        finally:
+            del refused  # its context is that error, so that this frame and what the program left in it would stay
 
     def _does_not_run(self, target: Any, fakes: list, named_fakes: dict[str, Any], error: Exception) -> Unsupported:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))

@@ -87,6 +87,59 @@ def _product_of_others(x: torch.Tensor, dim: int) -> torch.Tensor:
     return before * behind
 
 
+class _RunningProduct(torch.autograd.Function):
+    """The products of all up to each element along a dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
+        value = aten.cumprod.default(x, dim)
+        ctx.save_for_backward(x, value)
+        ctx.dim = dim
+        ctx.set_materialize_grads(False)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is None:
+            return None, None
+        x, value = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _gradient_of_running_product_with_history(gradient, x, ctx.dim), None
+        return _gradient_of_running_product(gradient, x, value, ctx.dim), None
+
+
+def _gradient_of_running_product(
+    gradient: torch.Tensor, x: torch.Tensor, value: torch.Tensor, dim: int
+) -> torch.Tensor:
+    """The gradient of ``value``, the running product of ``x`` along ``dim``.
+
+    Up to the first zero an element's slope is the sum of the products from it on, divided by it; that of the first zero
+    is the product before it times the sum of the running products behind it, up to the next one; behind it, none has
+    any.  So NaN behind a zero stay out of what is before it, which torch's formula for fake tensors lets in before 2.13.
+    """
+    one, nothing = (make((), dtype=x.dtype, device=x.device) for make in (torch.ones, torch.zeros))
+    is_zero = x == 0
+    zeros = is_zero.cumsum(dim)
+    whole, once = zeros == 0, zeros == 1
+    is_first = is_zero & once
+    weighted = torch.where(whole, value.conj() * gradient, nothing)
+    divided = weighted.flip(dim).cumsum(dim).flip(dim) / torch.where(whole, x, one).conj()
+    before = torch.where(whole, x, one).cumprod(dim).narrow(dim, x.shape[dim] - 1, 1)
+    behind = torch.where(once & ~is_first, x, one).cumprod(dim)
+    slope = before.conj() * (behind.conj() * torch.where(once, gradient, nothing)).sum(dim, keepdim=True)
+    return torch.where(whole, divided, torch.where(is_first, slope, nothing))
+
+
+def _gradient_of_running_product_with_history(gradient: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The same where it is differentiated again: what is zero there has a slope, so that all products are made."""
+    one, nothing = (make((), dtype=x.dtype, device=x.device) for make in (torch.ones, torch.zeros))
+    x, gradient = x.movedim(dim, -1), gradient.movedim(dim, -1)
+    factor = torch.arange(x.shape[-1], device=x.device)
+    without = torch.where(factor.unsqueeze(-1) == factor, one, x.unsqueeze(-2)).cumprod(-1)
+    slopes = torch.where(factor.unsqueeze(-1) <= factor, without, nothing).conj() * gradient.unsqueeze(-2)
+    return slopes.sum(-1).movedim(-1, dim)
+
+
 def _extreme(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     def call(x: torch.Tensor) -> Any:
         return _Extreme.apply(x, op) if uses_host_kernels(x.device) else NotImplemented
@@ -107,12 +160,21 @@ def _product(
     return value if keepdim else value.squeeze(dim)
 
 
+def _running_product(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    if dtype is not None and dtype != x.dtype:
+        x = x.to(dtype)
+    if x.dim() == 0 or x.numel() == 0:
+        return NotImplemented
+    return _RunningProduct.apply(x, dim)
+
+
 _GRADIENTS: dict[str, Callable[..., Any]] = {
     "max": _extreme(aten.max.default),
     "min": _extreme(aten.min.default),
     "median": _extreme(aten.median.default),
     "nanmedian": _extreme(aten.nanmedian.default),
     "prod": _product,
+    "cumprod": _running_product,
 }
 
 
@@ -124,7 +186,7 @@ def with_eagers_gradient(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not (torch.is_grad_enabled() and x.requires_grad) or innermost_transform():
         return NotImplemented
-    if (reduce is not _product and len(args) + len(kwargs) > 1) or any(map(free_unbacked_symbols, x.shape)):
+    if (reduce not in (_product, _running_product) and len(args) + len(kwargs) > 1) or any(map(free_unbacked_symbols, x.shape)):
         return NotImplemented
     return reduce(*args, **kwargs)
 

@@ -215,6 +215,38 @@ def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection()
         gc.enable()
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.as_subclass(Plain).as_subclass(torch.Tensor) + 1,
+        lambda x: torch.cat([x.as_subclass(Plain)]).sum(),
+        lambda x: (kept := x.as_subclass(Plain), gc.isenabled(), kept.sum()),
+        lambda x: [kept := x.as_subclass(Plain), kept.sum(), [][1]],
+        lambda x: torch.from_numpy(x.numpy() * 2) + torch.from_numpy(x.numpy()),
+    ],
+    ids=["subclass", "subclass in a list", "subclass over a break", "subclass in a call that raises", "array"],
+)
+def test_a_tensor_that_the_program_saw_as_something_else_ends_with_its_last_reference(program) -> None:
+    compiled = turret.compile(program)
+    turret.compile(torch.sin)(X)
+
+    def ends(call):
+        x = torch.ones(3)
+        found = weakref.ref(x)
+        with contextlib.suppress(IndexError):
+            call(x)
+        del x
+        return found() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert ends(compiled)
+    finally:
+        gc.enable()
+
+
 def recursive(depth: int) -> int:
     return recursive(depth + 1)
 
@@ -227,7 +259,9 @@ def recursive(depth: int) -> int:
         "assert not x.shape", "math.sqrt(-1)", "int.from_bytes('a', 'big')", "(lambda: [][1])()", "''.join([1])",
         "sorted([1, ''])", "recursive(0)", "absent", "torch.cat([])", "x.add_(x.expand(2, 3))", "held()",
         "operator.index('')", "range(0, 1, 0)", "setattr(4, 'a', 1)", "super().absent", "x[5]", "3 @ 4",
-        *(f"try: {what}\n    except Exception: pass" for what in ("1 / 0", "int('q')", "opaque(); ''.join([1])")),
+        *(f"try: {what}\n    except Exception: pass" for what in (
+            "1 / 0", "int('q')", "opaque(); ''.join([1])", "torch.ones(2) + torch.ones(3)", "opaque(); x @ x.view(3, 1, 1, 1)",
+        )),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["", "opaque()", "y = x + 1", "y = x + 1; opaque()"])
