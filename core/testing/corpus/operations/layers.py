@@ -53,7 +53,8 @@ def _group_norm(b: Builder) -> object:
 
 @operation("batch_norm_eval", "layer")
 def _batch_norm_eval(b: Builder) -> object:
-    name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 2 and t.numel() > 0)
+    """Of a batch of one eager's gradient may be wrong, as in training, below."""
+    name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 2 and t.numel() > 0 and t.shape[0] > 1)
     channels, dtype = b[name].shape[1], b[name].dtype
     mean = b.new_input((channels,), dtype, plain=True)
     variance = b.new_input((channels,), dtype, "positive", plain=True)
