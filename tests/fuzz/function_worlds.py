@@ -130,6 +130,10 @@ class World:
             finally:
                 close_checkpoints()
 
+    def alive(self) -> list[bool]:
+        """Which of the arguments so far are still there."""
+        return [reference() is not None for reference in self.passed]
+
     def snapshot(self, ended: tuple[str, Any, str], exact: bool) -> Snapshot:
         """Everything that can be seen after a call; with ``exact``, how many random numbers were drawn, too."""
         names = [n for n in self.scope if not n.startswith("__")]
@@ -139,7 +143,7 @@ class World:
             "holder": holder() if isinstance(holder, types.FunctionType) else holder,
             "globals": {n: self.scope[n] for n in names if n not in ("entry", "holder")},
             "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item() if exact else None,
-            "numbers": hash(random.getstate()), "alive": [reference() is not None for reference in self.passed],
+            "numbers": hash(random.getstate()),
         }  # fmt: skip
         return Snapshot(seen, self.scope["__name__"])
 
@@ -150,7 +154,8 @@ def check(text: str, seed: int, compile: Compile, calls: int = CALLS, *, exact: 
     A checkpointed program that changes what it reads may be refused in the backward, with an error that says so; and
     where eager refuses a backward for a tensor that was written to, captured code may have saved another.
     What dies in cycles dies when the collector comes, which is chance (a handled exception and the frame of
-    ``contextlib`` that it passed through are one, from Python 3.12 on); so none comes meanwhile."""
+    ``contextlib`` that it passed through are one, from Python 3.12 on); so none comes meanwhile. Captured code may let go
+    of an argument that the program keeps where nobody can see it (a function that remembers its results)."""
     with warnings.catch_warnings(), _no_collector(), contextlib.suppress(RecomputationError):
         warnings.simplefilter("ignore")
         code = _compiled(text, seed)
@@ -179,7 +184,7 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> boo
     """Compare one call, and a backward perhaps; whether further ones can be, as both worlds got their gradients."""
     choices = random.Random(seed * 100 + number)
     fresh, disturbed, backward = number == 0 or choices.random() < 0.6, choices.random() < 0.4, choices.random() < 0.4
-    ends, refused = [], []
+    ends, refused, alive = [], [], []
     for world in (plain, mine):
         drawn = copy.copy(choices)
         drawn.setstate(choices.getstate())
@@ -192,11 +197,14 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> boo
             torch.set_grad_enabled(True)
         refused.append(backward and ended[0] == "returned" and not _differentiate(ended[1]))
         ends.append(world.snapshot(ended, exact))
+        alive.append(world.alive())
     if refused == [True, False]:
         return False
     found = difference_of(ends[1], ends[0], exact)
     if found is not None:
         raise Difference(f"call {number}: {found}")
+    if kept := [n for n, (was, now) in enumerate(zip(*alive, strict=True)) if now and not was]:
+        raise Difference(f"call {number}: arguments {kept} of all calls are alive, plainly they are not")
     return True
 
 

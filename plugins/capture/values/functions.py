@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from turret.frames.sources import AttrSource, ItemSource, Source
+from turret.frames.sources import AttrSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop
@@ -187,7 +187,7 @@ class LocalFunction(Function):
         """The function, assumed to be the same one on every call."""
         if not self.is_pinned:
             self.is_pinned = True
-            self.t.guards.take("ID", self.source, self.object)
+            self.t.guards.take("IS", self.source, others=(WeakSource(str(self.source), self.object),))
         return self.object
 
     def is_constant(self) -> bool:

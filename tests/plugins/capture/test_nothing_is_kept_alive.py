@@ -215,16 +215,26 @@ def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection()
         gc.enable()
 
 
+def marked(x):
+    def function():
+        return gc.isenabled(), x + 1
+
+    function()
+    function.mark = 1
+    return x + 2
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        marked,
         lambda x: x.as_subclass(Plain).as_subclass(torch.Tensor) + 1,
         lambda x: torch.cat([x.as_subclass(Plain)]).sum(),
         lambda x: (kept := x.as_subclass(Plain), gc.isenabled(), kept.sum()),
         lambda x: [kept := x.as_subclass(Plain), kept.sum(), [][1]],
         lambda x: torch.from_numpy(x.numpy() * 2) + torch.from_numpy(x.numpy()),
     ],
-    ids=["subclass", "subclass in a list", "subclass over a break", "subclass in a call that raises", "array"],
+    ids=["closure", "subclass", "subclass in a list", "subclass over a break", "subclass in a call that raises", "array"],
 )
 def test_a_tensor_that_the_program_saw_as_something_else_ends_with_its_last_reference(program) -> None:
     compiled = turret.compile(program)
