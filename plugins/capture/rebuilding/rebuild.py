@@ -135,7 +135,7 @@ class FrameRebuilder:
         """Attributes set on a function or class."""
         for (owner, name), content in self.t.effects.attributes.items():
             if owner == id(value.object):
-                self.effect(f"{self.constant(setattr)}({self.constant(value.object)}, {name!r}, {self.load(content)})")
+                self.effect(f"{self.constant(setattr)}({self.load(value)}, {name!r}, {self.load(content)})")
 
     # The function.
 
