@@ -33,6 +33,10 @@ class _Row:
         coords = [rows[d].index if d in rows else next(kept) for d in range(len(self.x.shape))]
         return cast(self.x.load(coords), dtype)
 
+    def summand(self, index: Sequence[Index], dtype: torch.dtype) -> Expr:
+        """The element of a sum in ``dtype``: converted to that dtype first, which rounds it, where it is a half type."""
+        return cast(cast(self.load(index, self.x.dtype), dtype, exact=True), compute_dtype(dtype))
+
     @property
     def is_single(self) -> bool:
         """Known to hold one element."""
@@ -54,23 +58,23 @@ def _fold(
 def sum_(
     b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> TensorValue:
-    inner = compute_dtype(b.result.dtype)
     row = _Row(x, dims, keepdim)
     if row.is_single:
-        return b.define(b.result, lambda index: from_zero(row.load(index, inner)))
-    return _fold(b, "sum", x, dims, keepdim, inner)
+        return b.define(b.result, lambda index: from_zero(row.summand(index, b.result.dtype)))
+    return b.define(b.result, lambda index: reduce("sum", row.variables, row.summand(index, b.result.dtype)))
 
 
 @lowering("prod.dim_int")
 def prod_dim(
-    b: Builder, x: TensorValue, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
+    b: Builder, x: TensorValue, dim: int | None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> TensorValue:
-    return _fold(b, "prod", x, dim, keepdim, compute_dtype(b.result.dtype))
+    row = _Row(x, dim, keepdim)
+    return b.define(b.result, lambda index: reduce("prod", row.variables, row.summand(index, b.result.dtype)))
 
 
 @lowering("prod")
 def prod(b: Builder, x: TensorValue, dtype: torch.dtype | None = None) -> TensorValue:
-    return _fold(b, "prod", x, None, False, compute_dtype(b.result.dtype))
+    return prod_dim(b, x, None, False)
 
 
 def _extremum(kind: ReductionKind, logical: ReductionKind) -> Callable[..., TensorValue]:

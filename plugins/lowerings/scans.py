@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 
 from turret.graph.dtypes import compute_dtype
-from turret.ir import Expr, cast, scan
+from turret.ir import Expr, Index, cast, scan
 from turret.ir.expr import from_zero
 from turret.ir.lowering import Builder, TensorValue, loop_variables
 from turret.plugins.lowerings.registry import lowering
@@ -27,7 +27,11 @@ def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
         if not x.shape or x.shape[dim] == 1:
             return b.define(b.result, lambda index: single(cast(x.load(index), b.result.dtype)))
         along = loop_variables(b.result_shape())[dim % len(x.shape)]
-        return b.define(b.result, lambda index: scan(kind, along, cast(cast(x.load(index), b.result.dtype), inner)))
+
+        def term(index: Sequence[Index]) -> Expr:  # rounded where the dtype asked for is a half type
+            return cast(cast(x.load(index), b.result.dtype, exact=True), inner)
+
+        return b.define(b.result, lambda index: scan(kind, along, term(index)))
 
     return lower
 

@@ -12,8 +12,10 @@ from typing import Any
 import attrs
 import torch
 
+from turret.plugins.capture.errors import Unsupported
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
+from turret.torch_compat.operators.ops import OpOverload
 from turret.torch_compat.trees import pytree
 
 _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
@@ -30,7 +32,7 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     of tensors is no error of the program's here.
     """
     is_own = op == "call_method" or isinstance(target, types.BuiltinFunctionType)
-    if type(error) not in _KINDS or not is_own or "out" in kwargs:
+    if type(error) not in _KINDS or not is_own:
         return None
     state = torch.random.get_rng_state()
     try:
@@ -47,6 +49,52 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
             for number in (*tensor.shape, *tensor.stride()):
                 int(number)  # a size that is a symbol is guarded to be what it was refused for
     return first
+
+
+def refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
+    """What eager raises for the dtypes of the tensors that a call is given to write its results to; None for nothing.
+
+    Each operation has a rule of its own, and fakes do not apply it.  Where a dtype is another than the result's, eager is
+    asked: its error is one that it does not raise of tensors of the result's dtype.  Raises ``Unsupported`` where there
+    are no real tensors to ask with.
+    """
+    names = _names_of_results(target, kwargs)
+    given = pytree.tree_leaves({name: kwargs[name] for name in names})
+    if not given or not all(isinstance(tensor, torch.Tensor) for tensor in given):
+        return None
+    rest = {name: value for name, value in kwargs.items() if name not in names}
+    try:
+        with torch.no_grad():
+            made = pytree.tree_leaves(getattr(target, "overloadpacket", target)(*args, **rest))
+    except Exception:
+        return None  # as the call itself does
+    if len(made) != len(given) or all(one.dtype == other.dtype for one, other in zip(made, given, strict=True)):
+        return None
+    state = torch.random.get_rng_state()
+    try:
+        found = []
+        for number in (0, 1):
+            arguments, named = _filled(args, kwargs, number)
+            fitting = _with_dtypes({name: named[name] for name in names}, [tensor.dtype for tensor in made])
+            refused = _error_of("call_function", target, arguments, named)
+            found.append((refused, _error_of("call_function", target, arguments, named | fitting)))
+    except _NotMade:
+        raise Unsupported("a result of another dtype than the tensor that it is written to") from None
+    finally:
+        torch.random.set_rng_state(state)
+    first, second = (None if str(refused) == str(otherwise) else refused for refused, otherwise in found)
+    return first if first is not None and second is not None and str(first) == str(second) else None
+
+
+def _with_dtypes(tensors: dict[str, Any], dtypes: list[torch.dtype]) -> dict[str, Any]:
+    remaining = iter(dtypes)
+    return pytree.tree_map(lambda tensor: torch.empty_like(tensor, dtype=next(remaining)), tensors)
+
+
+def _names_of_results(target: Any, kwargs: dict[str, Any]) -> tuple[str, ...]:
+    if isinstance(target, OpOverload):
+        return tuple(a.name for a in target._schema.arguments if a.is_out and a.name in kwargs)
+    return ("out",) if kwargs.get("out") is not None else ()
 
 
 class _NotMade(Exception):

@@ -26,6 +26,7 @@ from turret.errors import UnsupportedError
 from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
+from turret.plugins.joint.ops.given_results import with_given_result
 from turret.plugins.joint.ops.recurrent import recurrent_layers
 from turret.torch_compat.dispatch import DisablePythonDispatcher, innermost_transform
 from turret.torch_compat.operators.checks import require
@@ -81,6 +82,9 @@ class PreferEagerKernels(TorchFunctionMode):
         if made is not NotImplemented:
             return made
         made = with_eagers_gradient(name, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        made = with_given_result(name, func, args, kwargs)
         if made is not NotImplemented:
             return made
         made = _with_value_checks(name, args, kwargs)

@@ -78,3 +78,37 @@ def test_what_depends_on_elements_is_not_taken_for_an_error_of_the_program() -> 
 
     x = torch.eye(3) * 4
     assert torch.equal(turret.compile(function, options={"cache": False})(x), torch.eye(3) * 2)
+
+
+OTHER_DTYPES = {
+    "elementwise": lambda x, out: torch.neg(x, out=out),
+    "reduction": lambda x, out: torch.sum(x, 0, out=out),
+    "extreme": lambda x, out: torch.amax(x, 0, out=out),
+    "values and indices": lambda x, out: torch.sort(x, out=(out, torch.empty(0, dtype=torch.int64))),
+    "scan": lambda x, out: torch.cumsum(x, 1, out=out),
+    "of a library": lambda x, out: torch.linalg.solve(x + torch.eye(4) * 9, x, out=out),
+    "indices": lambda x, out: torch.take(x, torch.tensor([0, 3]), out=out),
+    "triangle": lambda x, out: torch.tril(x, out=out),
+    "truth": lambda x, out: torch.isin(x, x[0], out=out),
+    "softmax": lambda x, out: torch.softmax(x, 0, out=out),
+    "an operator": lambda x, out: torch.ops.aten.aminmax.out(x, dim=0, min=out, max=torch.empty(0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("case", OTHER_DTYPES)
+def test_results_of_another_dtype_are_written_or_refused_as_eager_does(case: str, dtype: torch.dtype) -> None:
+    def function(x: Tensor) -> tuple[Tensor, str]:
+        out = torch.zeros(0, dtype=dtype)
+        try:
+            OTHER_DTYPES[case](x, out)
+        except Exception as error:
+            return out, f"{type(error).__name__}: {error}"
+        return out, "written"
+
+    x = torch.randn(4, 4)
+    got, words = turret.compile(function, fullgraph=True, options={"cache": False})(x)
+    expected, said = function(x)
+    assert words == said
+    if words == "written":
+        torch.testing.assert_close(got, expected)
