@@ -196,7 +196,10 @@ class _Differentiated:
         dirty = [self.input_number(v, inputs) for v in self.marked("dirty")]
         constant = {id(v) for v in self.marked("not_differentiable")}
         nodes = [t.recorder.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
-        kept = {t.recorder.node_here(v.node) for v in self.marked("saved_tensors") if isinstance(v, Tensor)}
+        tensors = [v for v in self.marked("saved_tensors") if isinstance(v, Tensor)]
+        if any(v.fake.is_inference() for v in tensors):
+            raise Unsupported("an inference tensor that is saved for the backward, which eager refuses")
+        kept = {t.recorder.node_here(v.node) for v in tensors}
         return AutogradRegion(
             forward=forward.close([*nodes, *saved]),
             backward=backward,

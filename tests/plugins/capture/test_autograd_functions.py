@@ -743,3 +743,28 @@ def test_the_gradient_of_a_result_without_one_is_none_where_the_context_says_so(
 
     observed = Observed(program, fullgraph=True)
     assert_same(gradients(observed, leaf(3)), gradients(program, leaf(3)))
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * y, gradient * x
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_an_inference_tensor_is_saved_for_no_backward(needs_gradient):
+    def function(x):
+        with torch.inference_mode():
+            doubled = x * 2
+        return Product.apply(doubled, x)
+
+    x = torch.randn(3, requires_grad=needs_gradient)
+    (found, result), (expected, wanted) = (outcome(f, (x,), {}) for f in (Observed(function).call, function))
+    assert found == expected == ("raised" if needs_gradient else "returned")
+    assert str(result) == str(wanted)
