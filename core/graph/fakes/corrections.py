@@ -210,6 +210,16 @@ def _loss_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     )
 
 
+def _margin_loss(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """Losses by margins of one sample are numbers; no version of torch's fakes says so where they are not reduced."""
+    made = run(args, kwargs)
+    loss, target = made if isinstance(made, torch.Tensor) else made[0], args[1]
+    if loss.dim() == 0 or target.dim() > (0 if isinstance(made, torch.Tensor) else 1):
+        return made
+    loss = loss.new_empty(())
+    return loss if isinstance(made, torch.Tensor) else (loss, *made[1:])
+
+
 def _index(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index``: numbers among the index tensors are broadcast to the others, which torch leaves out on the CPU."""
     source, indices = args
@@ -421,6 +431,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.mse_loss_backward.default: _loss_backward,
     aten.smooth_l1_loss_backward.default: _loss_backward,
     aten.huber_loss_backward.default: _loss_backward,
+    aten.multi_margin_loss.default: _margin_loss,
+    aten.multilabel_margin_loss_forward.default: _margin_loss,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
     aten._grouped_mm.default: _grouped_mm,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -267,3 +268,15 @@ def test_an_op_that_carries_an_effects_token_runs_on_fakes() -> None:
         token, x = torch.empty(()), torch.empty(2, 3)
         _, made = torch.ops.higher_order.with_effects(token, aten.sin.default, x)
     assert (made.shape, made.dtype) == (x.shape, x.dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("shape", [(), (5,), (1, 5), (2, 5)], ids=str)
+@pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss], ids=["one label", "several"])
+def test_a_loss_by_margins_has_eagers_shape(loss: Callable, shape: tuple[int, ...], reduction: str) -> None:
+    labels = [shape] if loss is F.multilabel_margin_loss else [(), (1,)] if len(shape) < 2 else [shape[:1]]
+    for label in labels:
+        x, target = torch.ones(shape), torch.zeros(label, dtype=torch.int64)
+        with CorrectedFakeTensorMode() as mode:
+            found = loss(mode.from_tensor(x), mode.from_tensor(target), reduction=reduction)
+        assert found.shape == loss(x, target, reduction=reduction).shape
