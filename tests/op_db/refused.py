@@ -1,6 +1,6 @@
 """Calls of torch's own table of operations that eager refuses: whether a compiled program refuses them, too.
 
-    python -m tests.op_db.refused --out refused.txt
+    python -m tests.op_db.refused [--in-place] --out refused.txt
 
 A line for each call that ran: the operation, what was wrong with the call, and eager's error.  Each operation runs in a
 process of its own: what eager refuses may crash what does not.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -30,31 +30,35 @@ TIMEOUT = 120
 
 @attrs.frozen(eq=False)
 class Refused:
-    """A call that eager refuses; ``what`` is wrong with it."""
+    """A call that eager refuses of an operation, or of its variant that writes to its input; ``what`` is wrong."""
 
+    function: Callable[..., Any]
     what: str
     error: str
     args: tuple
     kwargs: dict[str, Any]
 
 
-def refused(op: OpInfo) -> Iterator[Refused]:
+def refused(op: OpInfo, in_place: bool = False) -> Iterator[Refused]:
     """Calls of an operation with one tensor of another size, dtype or number of dimensions, as far as eager raises."""
+    function = op.get_inplace() if in_place else op.op
     count = 0
+    if function is None:
+        return
     for what, args, kwargs in _wrong(op):
         if count >= MOST:
             return
         try:
-            op.op(*_fresh(args), **_fresh(kwargs))
+            function(*_fresh(args), **_fresh(kwargs))
         except Exception as error:
             count += 1
-            yield Refused(what, f"{type(error).__name__}: {error}", args, kwargs)
+            yield Refused(function, what, f"{type(error).__name__}: {error}", args, kwargs)
 
 
-def runs(op: OpInfo, call: Refused) -> bool:
+def runs(call: Refused) -> bool:
     """Whether the call runs as a compiled program."""
     torch.compiler.reset()
-    function = turret.compile(lambda args, kwargs: op.op(*args, **kwargs), options={"cache": False})
+    function = turret.compile(lambda args, kwargs: call.function(*args, **kwargs), options={"cache": False})
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -99,11 +103,10 @@ def _fresh(value: Any) -> Any:
     return tree_map(cloned, value)
 
 
-def _survey(number: int, found: Any) -> None:
-    op = op_db[number]
-    for call in refused(op):
+def _survey(number: int, in_place: bool, found: Any) -> None:
+    for call in refused(op_db[number], in_place):
         found.put(("trying", call.what, call.error))
-        if runs(op, call):
+        if runs(call):
             found.put(("runs", call.what, call.error))
     found.put(("done", "", ""))
 
@@ -111,6 +114,7 @@ def _survey(number: int, found: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="refused.txt")
+    parser.add_argument("--in-place", action="store_true", help="call the variants that write to their input")
     options = parser.parse_args()
     context = multiprocessing.get_context("fork")
     with open(options.out, "w") as out:
@@ -118,7 +122,7 @@ def main() -> None:
             if "sparse" in op.name or "jiterator" in op.name:
                 continue
             found = context.Queue()
-            process = context.Process(target=_survey, args=(number, found))
+            process = context.Process(target=_survey, args=(number, options.in_place, found))
             process.start()
             _report(f"{op.name}.{op.variant_test_name}", process, found, out)
             out.flush()

@@ -28,6 +28,7 @@ NAMES = (
     "nn.functional.layer_norm",
     "nn.functional.nll_loss",
 )
+IN_PLACE = ("addmm", "addmv", "addr", "floor_divide")
 
 
 @pytest.mark.parametrize("op", [op for op in op_db if op.name in NAMES], ids=lambda op: op.name)
@@ -35,4 +36,11 @@ NAMES = (
 def test_what_eager_refuses_does_not_run(op) -> None:
     calls = [call for call in refused(op) if "not implemented for" not in call.error]
     assert calls
-    assert not [(call.what, call.error) for call in calls if runs(op, call)]
+    assert not [(call.what, call.error) for call in calls if runs(call)]
+
+
+@pytest.mark.parametrize("op", [op for op in op_db if op.name in IN_PLACE], ids=lambda op: op.name)
+def test_what_eager_refuses_to_write_does_not_run(op) -> None:
+    calls = [call for call in refused(op, in_place=True) if "not implemented for" not in call.error]
+    assert calls
+    assert not [(call.what, call.error) for call in calls if runs(call)]

@@ -21,9 +21,9 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
 from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
-from turret.graph.fakes.overlap import memory_refusal
+from turret.graph.fakes.overlap import CHANGE_LAYOUTS, memory_refusal
 from turret.graph.fakes.patterns import PatternMemo
-from turret.graph.fakes.sizes import is_backed, same_size
+from turret.graph.fakes.sizes import is_backed, same_size, same_sizes
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -80,7 +80,11 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return NotImplemented if handler is None else handler(self, *args, **kwargs)
         if any(map(is_wrapper, types)):
             return run(func, types, args, kwargs)
+        shape = args[0].shape if _writes_to_its_first(func) else None  # type: ignore[attr-defined]
         out = corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
+        if shape is not None and not same_sizes(shape, args[0].shape):  # type: ignore[attr-defined]
+            made = tuple(args[0].shape)  # type: ignore[attr-defined]
+            raise RuntimeError(f"{func} of a tensor of shape {tuple(shape)} would give one of shape {made}")
         if not asks_for_layout(func):
             return out
         with self:
@@ -138,6 +142,14 @@ class CorrectedFakeTensorMode(FakeTensorMode):
 
 def _is_higher_order(func: Any) -> bool:
     return isinstance(func, HigherOrderOperator)
+
+
+@functools.cache
+def _writes_to_its_first(func: Any) -> bool:
+    """Whether an op writes to the elements of the tensor that it is given first, whose shape stays as it is."""
+    arguments = func._schema.arguments
+    is_written = bool(arguments) and arguments[0].is_write and str(arguments[0].type) == "Tensor"
+    return is_written and func.namespace == "aten" and func not in CHANGE_LAYOUTS
 
 
 class _NotOfTraces(logging.Filter):
@@ -218,6 +230,15 @@ def _margin_loss(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         return made
     loss = loss.new_empty(())
     return loss if isinstance(made, torch.Tensor) else (loss, *made[1:])
+
+
+def _added_to(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """A product that is added in place has the shape of what it is added to, which torch's fakes broadcast."""
+    to, left, right = args[:3]
+    shape = (*left.shape[:-1], *right.shape[1:]) if left.dim() > 1 else (*left.shape, *right.shape)
+    if to.dim() != len(shape) or not all(guard_or_true(a == b) for a, b in zip(to.shape, shape, strict=True)):
+        raise RuntimeError(f"a product of shape {shape} is added in place to a tensor of shape {tuple(to.shape)}")
+    return run(args, kwargs)
 
 
 def _index(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
@@ -431,6 +452,9 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.mse_loss_backward.default: _loss_backward,
     aten.smooth_l1_loss_backward.default: _loss_backward,
     aten.huber_loss_backward.default: _loss_backward,
+    aten.addmm_.default: _added_to,
+    aten.addmv_.default: _added_to,
+    aten.addr_.default: _added_to,
     aten.multi_margin_loss.default: _margin_loss,
     aten.multilabel_margin_loss_forward.default: _margin_loss,
     aten.native_layer_norm.default: _layer_norm,

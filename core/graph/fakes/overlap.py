@@ -135,13 +135,16 @@ def _is_expanded(value: torch.Tensor) -> bool:
     return any(type(stride) is int and stride == 0 and size_hint(size, 2) > 1 for size, stride in pairs)
 
 
-_CHANGE_LAYOUTS = frozenset(
+CHANGE_LAYOUTS = frozenset(
     getattr(packet, overload)
     for packet in (
+        aten._resize_output_,
         aten.resize_,
         aten.resize_as_,
         aten.as_strided_,
         aten.squeeze_,
+        aten.swapaxes_,
+        aten.swapdims_,
         aten.t_,
         aten.transpose_,
         aten.unsqueeze_,
@@ -151,7 +154,7 @@ _CHANGE_LAYOUTS = frozenset(
 )
 """Ops whose schemas say that they write, where the tensor alone changes and no element of it."""
 
-_WRITE_WHERE_SEVERAL_LIE = _CHANGE_LAYOUTS | {
+_WRITE_WHERE_SEVERAL_LIE = CHANGE_LAYOUTS | {
     aten._native_batch_norm_legit.default,
     aten._index_put_impl_.default,
     aten.addmv_.default,
@@ -169,7 +172,7 @@ _WRITE_WHERE_SEVERAL_LIE = _CHANGE_LAYOUTS | {
 }
 """Ops that eager runs on expanded tensors."""
 
-_TAKE_WHAT_THEY_WRITE = _CHANGE_LAYOUTS | {
+_TAKE_WHAT_THEY_WRITE = CHANGE_LAYOUTS | {
     aten._native_batch_norm_legit.default,
     aten.addbmm_.default,
     aten.addmm_.default,
