@@ -92,10 +92,10 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
-    whole = _never_breaks(settings)
+    whole, splits = _never_breaks(settings), False
     with lookups.at_recursion_limit(_RECURSION):
         while True:
-            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole)
+            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole, splits=splits)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()
@@ -106,6 +106,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 if policy.specialize(error.floats):
                     specialized = frozenset(policy.specialized)
+                    continue
+                if whole and not splits and attempt.tracer.branched:
+                    splits = True  # a branch on data may leave what only a flag tells apart
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
