@@ -16,9 +16,14 @@ from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import List
+from turret.plugins.capture.values.sets import Set
 
 _HELD: dict[type, str] = {List: "items", Dict: "items", Instance: "stores", Cell: "content"}
 """By kind of value, the attribute that what the program changes of it lies in."""
+
+
+_REMOVING = ("discard", "difference_update", "__isub__")
+"""Methods of sets that make no difference at all where no element is gone behind them."""
 
 
 def _held_by(value: Value) -> str | None:
@@ -48,6 +53,7 @@ class Changes:
     def __init__(self, t: Tracer, watched: Watched) -> None:
         self.t, self.watched = t, watched
         self.found: dict[int, Change] = {}
+        self.sets: dict[int, tuple[Set, dict[Any, Value], bool, int, bool]] = {}
         self.calls: list[LaterCall] = []
         effects = t.effects
         self.known = set(effects.changed)
@@ -60,6 +66,9 @@ class Changes:
         if id(value) in self.found or made_within or any(value is cell for cell, _ in self.watched.cells):
             return
         name = _held_by(value)
+        if type(value) is Set and getattr(value, "holder", None) is None:
+            self.sets.setdefault(id(value), (value, value.items, value.known, len(value.calls), value.mutated))
+            return
         if name is None:
             raise Unsupported(f"a branch on data of which a side changes {value.describe()}")
         self.found[id(value)] = Change(value, value.mutated, _copied(getattr(value, name)))
@@ -73,13 +82,23 @@ class Changes:
             assert name is not None
             change.after = _copied(getattr(change.value, name))
             self.put(change.value, name, change.before)
-            if not change.was_changed and change.value.mutated:
-                change.value.mutated = False
-            if id(change.value) not in self.known:
-                effects.changed.pop(id(change.value), None)
+            self.forget(change.value, change.was_changed)
+        for value, items, known, calls, was_changed in self.sets.values():
+            if value.items.keys() != items.keys() or any(call not in _REMOVING for call, _ in value.calls[calls:]):
+                raise Unsupported(f"a branch on data of which a side changes {value.describe()}")
+            value.items, value.known = items, known
+            del value.calls[calls:]  # that made no difference
+            self.forget(value, was_changed)
         del effects.held_before[self.held_before :]
         self.calls = effects.later[self.later :]
         del effects.later[self.later :]
+
+    def forget(self, value: Value, was_changed: bool) -> None:
+        """Have a value count as unchanged, if it was unchanged ahead of the side."""
+        if not was_changed and value.mutated:
+            value.mutated = False
+        if id(value) not in self.known:
+            self.t.effects.changed.pop(id(value), None)
 
     @staticmethod
     def put(value: Value, name: str, content: Any) -> None:

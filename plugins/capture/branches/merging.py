@@ -15,7 +15,7 @@ from turret.plugins.capture.branches.undecided import Undecided
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.histories import nodes_below
-from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Unread, Value
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Tracer, Unread, Value
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, NamedTuple, Size, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
@@ -41,9 +41,15 @@ class Blank(Value):
 
     def node(self, t: Tracer, like: torch.Tensor) -> Any:
         """The node of zeros of a layout; extents that are not known are none at all."""
-        sizes: list[Value] = [Constant(n if isinstance(n, int) else 0) for n in like.shape]
+        order = list(range(like.dim()))
+        if not is_row_major(like):
+            order.sort(key=lambda n: -like.stride(n))
+        sizes: list[Value] = [Constant(like.shape[n] if isinstance(like.shape[n], int) else 0) for n in order]
         options = {"dtype": t.wrap_known(like.dtype), "device": t.wrap_known(like.device)}
-        return t.recorder.call(torch.zeros, [t.new_tuple(sizes)], options).node  # type: ignore[attr-defined]
+        made = t.recorder.call(torch.zeros, [t.new_tuple(sizes)], options)
+        if not is_row_major(like):
+            made = t.recorder.call_method("permute", [made, *(Constant(order.index(n)) for n in range(len(order)))], {})
+        return made.node  # type: ignore[attr-defined]
 
 
 @attrs.define(eq=False)
@@ -156,7 +162,7 @@ class Merger:
             return _once(lambda results: Undecided(self.t, *(part(results) for part in (flag, *parts))))  # type: ignore[arg-type]
         if isinstance(value, Tensor):
             fake = (self.one, self.other)[side].fake(value)
-            if not _is_plain(value, fake) or not is_row_major(fake):
+            if not _is_plain(value, fake) or not (is_row_major(fake) or _is_permuted(fake)):
                 raise Apart("tensors of a layout or class of their own")
             number = self._output(*((value, Blank(value)) if side == 0 else (Blank(value), value)))
             return lambda results: results[number]
@@ -205,6 +211,9 @@ class Merger:
             return self._number(one, other)
         if type(one) is type(other) and (type(one) in _SEQUENCES or type(one) is Dict):
             return self._container(one, other)
+        if _is_bound(one) and _is_bound(other) and one.name == other.name:  # type: ignore[attr-defined]
+            owner, name = self.together(one.owner, other.owner), one.name  # type: ignore[attr-defined]
+            return _once(lambda results: MethodOfValue(owner(results), name))  # type: ignore[arg-type]
         mine, theirs = getattr(one, "object", None), getattr(other, "object", None)
         if mine is not None and mine is theirs:
             return lambda results: one
@@ -313,6 +322,11 @@ def _once(build: Place) -> Place:
     return place
 
 
+def _is_bound(value: Value) -> bool:
+    """Whether a value is a method that its owner is asked for by name."""
+    return type(value) is MethodOfValue and value.source is None and value.function is None
+
+
 def _is_number(value: Value) -> bool:
     return isinstance(value, Symbolic) or (isinstance(value, Constant) and type(value.value) in _NUMBERS)
 
@@ -321,6 +335,14 @@ def _is_plain(value: Tensor, fake: torch.Tensor) -> bool:
     plain = type(value) is Tensor and value.outer is None and value.array is None and not value.stores
     strided = fake.layout is torch.strided and not fake.is_conj() and not fake.is_neg() and not fake.is_inference()
     return plain and strided and value.new_data is None
+
+
+def _is_permuted(fake: torch.Tensor) -> bool:
+    """Whether a tensor of known sizes lies as a contiguous one of which dimensions are exchanged."""
+    if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())) or 0 in fake.shape or 1 in fake.shape:
+        return False
+    order = sorted(range(fake.dim()), key=lambda n: -fake.stride(n))
+    return is_row_major(fake.permute(order))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,19 +25,44 @@ def memory(values: tuple) -> list[int]:
     return [places.index(p) for p in places]
 
 
+class Box:
+    """An object from before the call, which programs change."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.held, self.listed, self.named = torch.ones(3), [1, 2.0], {"a": 3}
+
+
+BOX = Box()
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """What nested containers hold, each of them given by its type ahead of that."""
+    if isinstance(value, dict):
+        value = [part for pair in value.items() for part in pair]
+    return [type(value), *(leaf for v in value for leaf in leaves_of(v))] if isinstance(value, (list, tuple)) else [value]
+
+
 def outcome(function: Callable, data: list[float]) -> Any:
     """All that a caller sees of a call."""
+    BOX.reset()
     x = torch.tensor(data)
     w = torch.tensor([1.0, 2.0, -1.0], requires_grad=True)
     u = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
     try:
-        found = function(x, w, u)
-    except (ZeroDivisionError, ValueError, OverflowError, UnboundLocalError, RuntimeError, IndexError) as error:
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            found = function(x, w, u)
+    except ERRORS as error:
         return type(error)
-    results = found if isinstance(found, tuple) else (found,)
+    results = leaves_of((found, [BOX.held, BOX.listed, BOX.named]))
+    results.append([str(w.message) for w in given if w.category is UserWarning])
     tensors = tuple(v for v in results if isinstance(v, torch.Tensor))
     seen = [v.requires_grad if isinstance(v, torch.Tensor) else type(v) for v in results]
-    shared = memory((x, w, u, *tensors))
+    objects = (x, w, u, *tensors)
+    shared = memory(objects), [next(n for n, v in enumerate(objects) if v is o) for o in objects]
     loss = [v.sum() for v in tensors if v.requires_grad]
     raises = False
     if loss:
@@ -47,17 +73,24 @@ def outcome(function: Callable, data: list[float]) -> Any:
     return [x, *results], [w.grad, u.grad], seen, shared, raises
 
 
+ERRORS = (ZeroDivisionError, ValueError, OverflowError, UnboundLocalError, RuntimeError, IndexError, TypeError,
+          AttributeError)  # fmt: skip
+
+
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, type):
-        assert found in (expected, RuntimeError)  # of the graph's check, where the call has changed its inputs
+        assert found in (expected, RuntimeError), (found, expected)  # of the graph's check, where the call has changed its inputs
         return
     assert not isinstance(found, type), found
     assert found[2:4] == expected[2:4]
     assert not found[4] or expected[4]
     gradients = [] if expected[4] else zip(found[1], expected[1], strict=True)
     for mine, theirs in [*zip(found[0], expected[0], strict=True), *gradients]:
-        assert (mine is None) == (theirs is None), (mine, theirs)
-        torch.testing.assert_close(mine, theirs, equal_nan=True)
+        assert type(mine) is type(theirs), (mine, theirs)
+        if isinstance(mine, torch.Tensor):
+            torch.testing.assert_close(mine, theirs, equal_nan=True, check_stride=True)
+        else:
+            assert mine == theirs or mine != mine, (mine, theirs)
 
 
 def check(function: Callable, data: Any = DATA, backend: str = "aot_eager") -> None:
@@ -68,7 +101,7 @@ def check(function: Callable, data: Any = DATA, backend: str = "aot_eager") -> N
 
 
 def program(text: str) -> Callable:
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "warnings": warnings, "box": BOX}
     exec(compile(textwrap.dedent(text), "<program>", "exec"), scope)
     return scope["f"]
 
@@ -80,6 +113,13 @@ PLAIN = ["y = y * 2", "y = x + w", "y = w * u", "y = x", "y = y.sin() + 1", "y =
          "x[x > 0] = 1.5", "y = y.clone()", "s = s / n", "l = [y, n]", "y = l[0] + l[1]", "z = x.view(3)", "y = z + 1",
          "l.append(y)", "y = y * n", "y = y * s", "y = u.exp()", "w2 = w * 1", "y = w2 + x", "y = torch.where(x > 0, y, x)",
          "y.mul_(w)", "pass", "y = y.detach()", "n = True", "t = (n, s)", "n, s = t"]  # fmt: skip
+APART = ["z = None", "n = None", "s = 0", "y = y.sum()", "z = y", "l[0] = y", "l[1] = n", "l[1] = None", "s = y.sum()",
+         "l = [None, z]", "y = y + s", "y = z if z is not None else y", "y = l[0] * 2", "box.held = y", "box.held = s",
+         "box.listed[0] = s", "box.named['a'] = z", "y = y * box.listed[0]", "n = box.named['a']", "s = box.listed[1]",
+         "warnings.warn('one')", "warnings.warn('two')", "l += [s]", "s = len(l)", "t = (z, y)", "z, y = t",
+         "n = s if isinstance(s, int) else 2", "y = (y, s)[0]", "z = [y]", "z = y if n is None else u", "z = u.sum()",
+         "y = x if y is z else y * 1", "s = s * 2", "s += y", "y = x.double() * w"]  # fmt: skip
+"""Of what the sides leave, no one value is made: kinds, lengths and objects from before differ."""
 
 
 def indented(lines: list[str]) -> list[str]:
@@ -95,10 +135,10 @@ def flat(blocks: list[list[str]]) -> list[str]:
     return [line for block in blocks for line in block]
 
 
-STATEMENT = st.sampled_from(PLAIN).map(lambda line: [line])
-RETURN = st.sampled_from(["return y", "return y, n", "return x * 2, y", "return y + w, s", "return (y * u).sum()"]).map(
-    lambda line: [line]
-)
+STATEMENT = st.sampled_from([*PLAIN, *APART]).map(lambda line: [line])
+RETURNS = ["return y", "return y, n", "return x * 2, y", "return y + w, s", "return (y * u).sum()", "return z", "return l",
+           "return y, z, s", "return t", "return x", "return s, box.held"]  # fmt: skip
+RETURN = st.sampled_from(RETURNS).map(lambda line: [line])
 
 
 def blocks(depth: int) -> st.SearchStrategy[list[str]]:
