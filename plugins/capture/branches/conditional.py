@@ -132,11 +132,7 @@ class _Conditional:
         while True:
             try:
                 for way, truth in ((yes, True), (no, False)):
-                    t.decided[id(predicate)] = truth
-                    try:
-                        self.follow(way)
-                    finally:
-                        del t.decided[id(predicate)]
+                    self.follow(way, truth)
                 break
             except _OuterWrite as write:
                 if write.of is not self:
@@ -157,6 +153,8 @@ class _Conditional:
         if self.t.call_stack.catches():
             raise refusal  # an exception that is handled may be what happens every day
         self.t.goes_on(condition, truth)
+        self.t.flags.append(self.predicate)
+        self.t.decided[id(self.predicate)] = truth  # up to the end of the side that this is a part of
         frame.index, frame.stack[:] = yes if truth else no
 
     def begin(self) -> None:
@@ -199,8 +197,17 @@ class _Conditional:
         if live:
             raise _OuterWrite(self, live)
 
-    def follow(self, way: Way) -> None:
-        """Follow one side up to where the ways meet."""
+    def follow(self, way: Way, truth: bool) -> None:
+        """Follow one side, with this truth of the predicate, up to where the ways meet."""
+        known = dict(self.t.decided)
+        self.t.decided[id(self.predicate)] = truth
+        try:
+            self.follow_known(way)
+        finally:
+            self.t.decided.clear()
+            self.t.decided.update(known)
+
+    def follow_known(self, way: Way) -> None:
         frame, recorder = self.frame, self.t.recorder
         self.begin()
         frame.index, frame.stack[:] = way[0], way[1]
@@ -376,7 +383,7 @@ class _Conditional:
                 for s, v in zip(self.sides, pair, strict=True)
             ]
             # What the same flag tells has no gradients but where its own side runs.
-            told = {n for n in below[0] | below[1] if self.t.told_by.get(n) is self.predicate}
+            told = {n for n in below[0] | below[1] if self.predicate in self.t.told_by.get(n, ())}
             both = below[0] & below[1] | told
             if any(isinstance(v, Blank) for v in pair):
                 leaves += [n.variable for n in below[0] | below[1] if hasattr(n, "variable")]
@@ -469,9 +476,15 @@ class _Conditional:
             if any(fake.requires_grad for fake in fakes):
                 reached[number] = set[int]().union(*map(gradients_of, fakes))
         for number, leaves in reached.items():
-            if any(isinstance(v, Blank) for v in merger.outputs[number]):
+            for side, value in enumerate(merger.outputs[number]):
+                if isinstance(value, Blank):
+                    continue
+                if not any(isinstance(v, Blank) for v in merger.outputs[number]):
+                    break
+                assert isinstance(value, Tensor)
                 history = results[number].fake.grad_fn  # type: ignore[attr-defined]
-                t.told_by[history] = merger.flag
+                within = t.told_by.get(self.sides[side].fake(value).grad_fn, [])
+                t.told_by[history] = [merger.flag, *(f for v in within if (f := merger.behind(v, side, results)))]
                 t.more_gradients[history] = set[int]().union(*reached.values()) - leaves
 
     def storages_of(self, value: Tensor, side: Side) -> set[int]:

@@ -148,6 +148,13 @@ class Merger:
             self.pairs[key] = self._packed(value, side)
         return self.pairs[key]
 
+    def behind(self, value: Value, side: int, results: list[Value]) -> Value | None:
+        """What stands for a value of one side behind the ``cond``; None where nothing does."""
+        if self.is_from_before(value):
+            return value
+        place = self.pairs.get((id(value), side))
+        return None if place is None else place(results)
+
     def is_from_before(self, value: Value) -> bool:
         """Whether a value means the same behind the branch as in its sides."""
         if isinstance(value, (Tensor, Symbolic)):

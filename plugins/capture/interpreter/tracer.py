@@ -100,8 +100,8 @@ class FrameTracer(Caller):
         """Whether a branch on data was followed."""
         self.flags: list[Value] = []
         """Of branches on data, what tells behind them which side ran."""
-        self.told_by: dict[Any, Value] = {}
-        """By node of autograd, the flag where it is of a tensor that one side of a branch on data has."""
+        self.told_by: dict[Any, list[Value]] = {}
+        """By node of autograd, flags that tell where it is there, of a tensor that one side of a branch on data has."""
         self.more_gradients: dict[Any, set[int]] = {}
         """Of such a node, leaves (by id) that get zeros where it gets a gradient that eager has no part for."""
         self.decided: dict[int, bool] = {}

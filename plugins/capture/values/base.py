@@ -297,7 +297,7 @@ class Tracer(Protocol):
     branched: bool
     flags: list[Value]
     decided: dict[int, bool]
-    told_by: dict[Any, Value]
+    told_by: dict[Any, list[Value]]
     more_gradients: dict[Any, set[int]]
     undecided: bool
     ignored: list[list[tuple[type[Warning], str]]]
