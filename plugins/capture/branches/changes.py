@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from turret.plugins.capture.branches.merging import Apart, Merger, Place
+from turret.plugins.capture.branches.merging import Apart, Merger, Place, TooEarly
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.effects import LaterCall
@@ -135,12 +135,12 @@ class MergedChanges:
         if isinstance(value, Cell):
             return place(one, other)
         if len(one) != len(other) and not isinstance(value, Instance):
-            raise Unsupported(f"{what}, to another length")
+            raise TooEarly(f"{what}, to another length")
         if isinstance(value, List):
             return [place(a, b) for a, b in zip(one, other, strict=True)]
         if isinstance(value, Dict):
             if list(one) != list(other):
-                raise Unsupported(f"{what}, to other keys")
+                raise TooEarly(f"{what}, to other keys")
             return {k: (held, place(v, other[k][1])) for k, (held, v) in one.items()}
         assert isinstance(value, Instance)
         both = [n for n in one if n in other]
@@ -151,7 +151,7 @@ class MergedChanges:
     def attribute(self, value: Instance, stores: dict[str, Value], name: str) -> Value:
         found = stores.get(name) or value.own(self.t, name)
         if found is None:
-            raise Unsupported(f"a branch on data of which one side alone sets {name!r} of {value.describe()}")
+            raise TooEarly(f"a branch on data of which one side alone sets {name!r} of {value.describe()}")
         return found
 
     def parts(self, call: LaterCall, side: int) -> list[tuple[Place, bool]]:

@@ -15,8 +15,8 @@ import torch
 from turret.graph.fakes.either import either_of
 from turret.plugins.capture.branches.changes import Changes, MergedChanges
 from turret.plugins.capture.branches.graphs import BranchGraphs, scalar_tensor
-from turret.plugins.capture.branches.joins import join_of
-from turret.plugins.capture.branches.merging import Blank, Merger, Place, Side, gradients_of
+from turret.plugins.capture.branches.joins import join_of, later_join_of
+from turret.plugins.capture.branches.merging import Blank, Merger, Place, Side, TooEarly, gradients_of
 from turret.plugins.capture.branches.sinking import Sinker
 from turret.plugins.capture.branches.undecided import Undecided
 from turret.plugins.capture.branches.watched import Watched
@@ -133,16 +133,22 @@ class _Conditional:
             try:
                 for way, truth in ((yes, True), (no, False)):
                     self.follow(way, truth)
-                break
+                self.begin()
+                if None in self.sides:
+                    self.go_on(condition, yes, no, refusal)
+                    return None
+                try:
+                    return self.close(predicate)
+                except TooEarly:
+                    later = later_join_of(frame.code, self.jump, self.join)
+                    if later is None or not t.policy.splits:
+                        raise
+                self.join = later
+                self.begin_again([])
             except _OuterWrite as write:
                 if write.of is not self:
                     raise
                 self.begin_again(write.tensors)
-        self.begin()
-        if None in self.sides:
-            self.go_on(condition, yes, no, refusal)
-            return None
-        return self.close(predicate)
 
     def go_on(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> None:
         """Take the way that does not raise; the graph checks that it is the right one."""
@@ -275,7 +281,7 @@ class _Conditional:
             self.check_written(value)
         merger = Merger(self.t, self.sides, self.watched, predicate)
         places = self.places(merger, one, other)
-        stack = [merger.needed(a, b) for a, b in zip(one.stack, other.stack, strict=True)] if one.result is None else []
+        stack = merger.stack() if one.result is None else []
         cells = [merger.place(a, b) for a, b in zip(one.cells, other.cells, strict=True)]
         result = None if one.result is None else merger.needed(one.result, other.result)
         changed = MergedChanges(self.t, merger, *self.changes)

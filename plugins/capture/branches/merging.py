@@ -11,7 +11,7 @@ import torch
 
 from turret.graph.fakes.either import is_row_major
 from turret.plugins.capture.branches.graphs import scalar_tensor
-from turret.plugins.capture.branches.undecided import Undecided
+from turret.plugins.capture.branches.undecided import Undecided, leaves_of
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.histories import nodes_below
@@ -25,12 +25,18 @@ Place = Callable[[list[Value]], Value | None]
 """Gives a merged value, of the results of the ``cond``."""
 _NUMBERS = (int, float, bool)
 _SEQUENCES = (Tuple, List, NamedTuple, Size)
+_MOST = 16
+"""Objects of which data decide which one it is."""
 _PACKED: Any = object()
 """In place of the partner of a container that one side alone has."""
 
 
 class Apart(Exception):
     """Why two values are no one value."""
+
+
+class TooEarly(Unsupported):
+    """What the sides leave is no one state: the ways may be followed farther, up to where it makes no difference."""
 
 
 class Blank(Value):
@@ -102,6 +108,13 @@ class Merger:
         except Apart as reason:
             raise Unsupported(f"a branch on data: {reason}") from None
 
+    def stack(self) -> list[Place]:
+        """What is on the stack."""
+        try:
+            return [self.together(a, b) for a, b in zip(self.one.stack, self.other.stack, strict=True)]
+        except Apart as reason:
+            raise TooEarly(f"a branch on data: {reason}") from None
+
     def together(self, one: Value | None, other: Value | None) -> Place:
         """One value of two, or what leaves the choice to data; raises ``Apart``, of which nothing is left behind."""
         known = len(self.outputs), dict(self.pairs), dict(self.partners)
@@ -123,6 +136,8 @@ class Merger:
 
     def undecided(self, one: Value, other: Value) -> Place:
         """Both of two values, of which a flag tells the one that the program has."""
+        if len(leaves_of(one)) + len(leaves_of(other)) > _MOST:
+            raise Apart(f"more than {_MOST} objects that data decide on")
         parts = [self.packed(value, side) for side, value in enumerate((one, other))]
         self.needs_flag = self.t.undecided = True
 
@@ -232,6 +247,8 @@ class Merger:
             raise Apart(f"a number that is {kind.__name__} or {other.type().__name__}")
         if kind is int and any(isinstance(v, Constant) and abs(v.value) >= 2**62 for v in (one, other)):
             raise Apart("an integer that is too large")
+        if self.t.policy.splits > 1 and isinstance(one, Constant) and isinstance(other, Constant):
+            raise Apart("numbers that may be needed as constants")
         number = self._output(one, other)
         return lambda results: results[number]
 

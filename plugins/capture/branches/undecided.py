@@ -40,6 +40,15 @@ class Undecided(Unread):
     def describe(self) -> str:
         return f"{self.one.describe()} or {self.other.describe()}, as data decide"
 
+    def leaves(self) -> list[Value]:
+        """All objects that it may be."""
+        return [*leaves_of(self.one), *leaves_of(self.other)]
+
     def rebuild(self, r: Rebuilder) -> str:
         flag, one, other = map(r.load, (self.flag, self.one, self.other))
         return r.assign(f"{one} if {flag} else {other}")
+
+
+def leaves_of(value: Value) -> list[Value]:
+    """All objects that a value may be."""
+    return value.leaves() if isinstance(value, Undecided) else [value]

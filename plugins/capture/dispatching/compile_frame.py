@@ -92,7 +92,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
-    whole, splits = _never_breaks(settings), False
+    whole, splits = _never_breaks(settings), 0
     with lookups.at_recursion_limit(_RECURSION):
         while True:
             policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole, splits=splits)
@@ -107,8 +107,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if policy.specialize(error.floats):
                     specialized = frozenset(policy.specialized)
                     continue
-                if whole and not splits and attempt.tracer.branched:
-                    splits = True  # a branch on data may leave what only a flag tells apart
+                if whole and splits < 2 and attempt.tracer.branched:
+                    splits += 1  # a branch on data may leave what only a flag tells apart
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
