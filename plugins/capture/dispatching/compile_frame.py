@@ -95,7 +95,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     whole, splits = _never_breaks(settings), 0
     with lookups.at_recursion_limit(_RECURSION):
         while True:
-            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole, splits=splits)
+            numbers = settings.data_dependent
+            policy = Policy(dynamic, history, *numbers, reuse, several, specialized, whole=whole, splits=splits)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
-from typing import Any
+from typing import Any, TypeAlias
 
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.branches.conditional import split
@@ -19,6 +19,8 @@ from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.objects import Instance
+
+_Start: TypeAlias = "tuple[list[Value], tuple[str, ...], tuple[Any, ...]]"
 
 
 class Signal:
@@ -164,13 +166,13 @@ class Frame:
                 return signal
         return JOINED
 
-    def state(self) -> tuple[list[Value], tuple[str, ...], tuple[Any, ...]]:
+    def state(self) -> _Start:
         """What an instruction takes, and what its handler may have done to all else by now."""
         recorder, effects = self.tracer.recorder, self.tracer.effects
         done = recorder.graph, recorder.calls, effects.count, len(effects.later), len(self.handling)
         return list(self.stack), self.keyword_names, done
 
-    def split(self, value: Undecided, start: tuple[list[Value], tuple[str, ...], tuple[Any, ...]] | None) -> Signal | None:
+    def split(self, value: Undecided, start: _Start | None) -> Signal | None:
         """Follow the instruction under way for either of two objects."""
         if start is None or start[2] != self.state()[2]:
             raise DecidedByData(value.describe())

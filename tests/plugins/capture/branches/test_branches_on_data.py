@@ -42,7 +42,9 @@ def leaves_of(value: Any) -> list[Any]:
     """What nested containers hold, each of them given by its type ahead of that."""
     if isinstance(value, dict):
         value = [part for pair in value.items() for part in pair]
-    return [type(value), *(leaf for v in value for leaf in leaves_of(v))] if isinstance(value, (list, tuple)) else [value]
+    return (
+        [type(value), *(leaf for v in value for leaf in leaves_of(v))] if isinstance(value, (list, tuple)) else [value]
+    )
 
 
 def outcome(function: Callable, data: list[float]) -> Any:
@@ -79,7 +81,10 @@ ERRORS = (ZeroDivisionError, ValueError, OverflowError, UnboundLocalError, Runti
 
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, type):
-        assert found in (expected, RuntimeError), (found, expected)  # of the graph's check, where the call has changed its inputs
+        assert found in (expected, RuntimeError), (
+            found,
+            expected,
+        )  # of the graph's check, where the call has changed its inputs
         return
     assert not isinstance(found, type), found
     assert found[2:4] == expected[2:4]
