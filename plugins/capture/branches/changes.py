@@ -143,10 +143,17 @@ class MergedChanges:
                 raise TooEarly(f"{what}, to other keys")
             return {k: (held, place(v, other[k][1])) for k, (held, v) in one.items()}
         assert isinstance(value, Instance)
+        return self.attributes(value, one, other, what)
+
+    def attributes(
+        self, value: Instance, one: dict[str, Value], other: dict[str, Value], what: str
+    ) -> dict[str, Place]:
+        """The places of attributes that both sides, or one of them, have set."""
         both = [n for n in one if n in other]
         if both != [n for n in other if n in one] or DELETED in one.values() or DELETED in other.values():
             raise Unsupported(f"{what}, whose attributes come in another order or are deleted")
-        return {n: place(*(self.attribute(value, side, n) for side in (one, other))) for n in {**one, **other}}
+        names = {**one, **other}
+        return {n: self.merger.place(*(self.attribute(value, side, n) for side in (one, other))) for n in names}
 
     def attribute(self, value: Instance, stores: dict[str, Value], name: str) -> Value:
         found = stores.get(name) or value.own(self.t, name)

@@ -7,6 +7,7 @@ is a copy of its own within it, and written back behind the ``cond``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -380,29 +381,28 @@ class _Conditional:
         common: dict[Any, None] = {}
         leaves: list[torch.Tensor] = []
         for pair in pairs:
-            fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
+            fakes = [fake for s, v in zip(self.sides, pair, strict=True) for fake in self.fakes([v], s)]
             if not any(fake.requires_grad for fake in fakes):
                 continue
             leaves += [fake for fake in fakes if fake.grad_fn is None]
-            below = [
-                set(nodes_below([s.fake(v)]) if isinstance(v, Tensor) else ())
-                for s, v in zip(self.sides, pair, strict=True)
-            ]
-            # What the same flag tells has no gradients but where its own side runs.
-            told = {n for n in below[0] | below[1] if self.predicate in self.t.told_by.get(n, ())}
-            both = below[0] & below[1] | told
+            below = [set(nodes_below(self.fakes([v], s))) for s, v in zip(self.sides, pair, strict=True)]
+            both = below[0] & below[1] | self.told(below[0] | below[1])
             if any(isinstance(v, Blank) for v in pair):
-                leaves += [n.variable for n in below[0] | below[1] if hasattr(n, "variable")]
+                leaves += _variables(below[0] | below[1])
             common.update(dict.fromkeys(both))
             for region, mine in zip(self.graphs.regions, below, strict=True):
                 sinker = Sinker(self.t, region, both)
                 for node in [n for n in region.lifted if _grad_fn(n) in mine - both]:
                     sinker.sink(node)
-        variables = [n.variable for n in common if hasattr(n, "variable")]
+        leaves += _variables(common)
         self.graphs.drop_unused()
         self.graphs.detach(
-            lambda v: v.grad_fn in common if v.grad_fn is not None else any(v is leaf for leaf in (*leaves, *variables))
+            lambda v: v.grad_fn in common if v.grad_fn is not None else any(v is leaf for leaf in leaves)
         )
+
+    def told(self, nodes: set[Any]) -> set[Any]:
+        """Of nodes of autograd, those of tensors that the same flag tells: they have gradients where it is so."""
+        return {n for n in nodes if self.predicate in self.t.told_by.get(n, ())}
 
     def fake(self, mine: Any, theirs: Any, is_tensor: bool) -> torch.Tensor:
         """A result for an output: gradients flow from it to what they flow to in the sides."""
@@ -454,8 +454,7 @@ class _Conditional:
         found = [(v, pair) for v, pair in zip(results, merger.outputs, strict=True) if _is_of_tensors(pair)]
         memory: list[list[set[int]]] = []
         for _, pair in found:
-            both = zip(self.sides, pair, strict=True)
-            memory.append([self.meant(side.fake(v)) if isinstance(v, Tensor) else set() for side, v in both])
+            memory.append([self.meant(self.fakes([v], side)) for side, v in zip(self.sides, pair, strict=True)])
         around = set(self.watched.around())
         for number, (value, _) in enumerate(found):
             origins: dict[int, Tensor] = {}
@@ -497,9 +496,13 @@ class _Conditional:
         fakes = (value.fake, side.fake(value))
         return {f.untyped_storage()._cdata for f in fakes if f.layout is torch.strided}
 
-    def meant(self, fake: torch.Tensor) -> set[int]:
-        """The memory that a tensor lies in, in eager: its own, or that which it may be a copy of."""
-        found, before = {fake.untyped_storage()._cdata}, 0
+    def fakes(self, values: list[Value], side: Side) -> list[torch.Tensor]:
+        """Of what a side leaves, the tensors."""
+        return [side.fake(v) for v in values if isinstance(v, Tensor)]
+
+    def meant(self, fakes: list[torch.Tensor]) -> set[int]:
+        """The memory that tensors lie in, in eager: their own, or that which one may be a copy of."""
+        found, before = {fake.untyped_storage()._cdata for fake in fakes}, 0
         while len(found) != before:
             before = len(found)
             for merged in self.t.merged:
@@ -511,6 +514,11 @@ class _Conditional:
 def _is_of_tensors(pair: tuple[Value, Value]) -> bool:
     """Whether one of the sides has a tensor for a result."""
     return any(isinstance(v, Tensor) for v in pair)
+
+
+def _variables(nodes: Iterable[Any]) -> list[torch.Tensor]:
+    """The leaves among nodes of autograd."""
+    return [n.variable for n in nodes if hasattr(n, "variable")]
 
 
 def _grad_fn(node: Any) -> Any:

@@ -49,7 +49,7 @@ class Blank(Value):
         """The node of zeros of a layout; extents that are not known are none at all."""
         order = list(range(like.dim()))
         if not is_row_major(like):
-            order.sort(key=lambda n: -like.stride(n))
+            order.sort(key=like.stride().__getitem__, reverse=True)
         sizes: list[Value] = [Constant(like.shape[n] if isinstance(like.shape[n], int) else 0) for n in order]
         options = {"dtype": t.wrap_known(like.dtype), "device": t.wrap_known(like.device)}
         made = t.recorder.call(torch.zeros, [t.new_tuple(sizes)], options)
@@ -231,7 +231,10 @@ class Merger:
             return lambda results: one
         if _is_number(one) and _is_number(other):
             return self._number(one, other)
-        if type(one) is type(other) and (type(one) in _SEQUENCES or type(one) is Dict):
+        return self._objects(one, other)
+
+    def _objects(self, one: Value, other: Value) -> Place:
+        if type(one) is type(other) and type(one) in (*_SEQUENCES, Dict):
             return self._container(one, other)
         if _is_bound(one) and _is_bound(other) and one.name == other.name:  # type: ignore[attr-defined]
             owner, name = self.together(one.owner, other.owner), one.name  # type: ignore[attr-defined]
@@ -287,17 +290,7 @@ class Merger:
         first, second = self.one.fake(one), self.other.fake(other)
         if not (_is_plain(one, first) and _is_plain(other, second)):
             raise Apart("tensors of a layout or class of their own")
-        if first.dtype is not second.dtype or first.device != second.device:
-            raise Apart("tensors of different dtypes or devices")
-        if first.dim() != second.dim():
-            raise Apart("tensors of different numbers of dimensions")
-        if str(first.shape) != str(second.shape):
-            if not (is_row_major(first) and is_row_major(second)):
-                raise Apart("tensors of different sizes that are not contiguous")
-        elif str(first.stride()) != str(second.stride()):
-            raise Apart("tensors of different strides")
-        elif str(torch.empty_like(first).stride()) != str(first.stride()):
-            raise Apart("views that a copy has other strides than")
+        _check_layouts(first, second)
         if first.requires_grad != second.requires_grad:
             raise Apart("tensors of which one requires gradients")
         if first.requires_grad and gradients_of(first) != gradients_of(second):
@@ -321,6 +314,21 @@ class Merger:
             node = made.node  # type: ignore[attr-defined]
         taken.add(storage)
         return recorder.node_here(node)
+
+
+def _check_layouts(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Raise ``Apart`` where no one tensor stands for either."""
+    if first.dtype is not second.dtype or first.device != second.device:
+        raise Apart("tensors of different dtypes or devices")
+    if first.dim() != second.dim():
+        raise Apart("tensors of different numbers of dimensions")
+    if str(first.shape) != str(second.shape):
+        if not (is_row_major(first) and is_row_major(second)):
+            raise Apart("tensors of different sizes that are not contiguous")
+    elif str(first.stride()) != str(second.stride()):
+        raise Apart("tensors of different strides")
+    elif str(torch.empty_like(first).stride()) != str(first.stride()):
+        raise Apart("views that a copy has other strides than")
 
 
 def gradients_of(fake: torch.Tensor) -> set[int]:
@@ -365,7 +373,7 @@ def _is_permuted(fake: torch.Tensor) -> bool:
     """Whether a tensor of known sizes lies as a contiguous one of which dimensions are exchanged."""
     if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())) or 0 in fake.shape or 1 in fake.shape:
         return False
-    order = sorted(range(fake.dim()), key=lambda n: -fake.stride(n))
+    order = sorted(range(fake.dim()), key=fake.stride().__getitem__, reverse=True)
     return is_row_major(fake.permute(order))
 
 

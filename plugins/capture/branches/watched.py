@@ -139,8 +139,10 @@ def reachable(t: Tracer) -> dict[int, Any]:
             continue
         if isinstance(value, kinds):
             seen[id(value)] = found[id(value)] = value
-            looked_at = isinstance(value, Lazy) and not isinstance(value, Undecided)
-            pending += [value.made] if looked_at else [v for _, v in _attributes(value)]
+            if isinstance(value, Lazy) and not isinstance(value, Undecided):
+                pending.append(value.made)
+            else:
+                pending += [v for _, v in _attributes(value)]
         elif isinstance(value, _CONTAINERS):
             seen[id(value)] = value
             pending += [*value.keys(), *value.values()] if isinstance(value, dict) else value

@@ -108,7 +108,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if policy.specialize(error.floats):
                     specialized = frozenset(policy.specialized)
                     continue
-                if whole and splits < 2 and attempt.tracer.branched:
+                if _may_tell_apart(policy, attempt.tracer):
                     splits += 1  # a branch on data may leave what only a flag tells apart
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
@@ -136,6 +136,11 @@ def _let_go(tracer: FrameTracer) -> None:
     for tensor in tracer.recorder.by_fake.values():
         tensor.outer = None
     vars(tracer).clear()
+
+
+def _may_tell_apart(policy: Policy, tracer: FrameTracer) -> bool:
+    """Whether to try again with more of what branches on data leave told apart by flags."""
+    return policy.whole and policy.splits < 2 and tracer.branched
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:
