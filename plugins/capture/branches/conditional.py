@@ -7,16 +7,19 @@ is a copy of its own within it, and written back behind the ``cond``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import torch
 
 from turret.graph.fakes.either import either_of
+from turret.plugins.capture.branches.changes import Changes, MergedChanges
 from turret.plugins.capture.branches.graphs import BranchGraphs, scalar_tensor
-from turret.plugins.capture.branches.joins import join_of
-from turret.plugins.capture.branches.merging import Merger, Place, Side, gradients_of
+from turret.plugins.capture.branches.joins import join_of, later_join_of
+from turret.plugins.capture.branches.merging import Blank, Merger, Place, Side, TooEarly, gradients_of
 from turret.plugins.capture.branches.sinking import Sinker
+from turret.plugins.capture.branches.undecided import Undecided
 from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, DecidedByData, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import Lines
@@ -78,6 +81,20 @@ def branch_on_data(frame: Any, condition: Value, yes: Way, no: Way, refusal: Dec
         raise
 
 
+def split(frame: Any, value: Undecided, stack: list[Value]) -> Value | None:
+    """Follow the instruction under way for either of two objects, of which data have left one.
+
+    ``stack``: as it was ahead of the instruction.  Returns and raises as for a branch.
+    """
+    refusal = DecidedByData(value.describe(), "hand on an object of one kind")
+    join, t = join_of(frame.code, frame.current), frame.tracer
+    nested = len(t.recorder.open_regions)
+    if join is None or nested >= _DEEPEST or (nested and not t.recorder.in_side()):
+        raise refusal
+    way = frame.current, stack
+    return _Conditional(frame, join).run(value.flag, way, way, refusal)
+
+
 def _predicate(t: Tracer, value: Value) -> Tensor:
     """The truth of a tensor of one element, or of a number, as a tensor of one bool."""
     if isinstance(value, Tensor):
@@ -101,29 +118,38 @@ class _Conditional:
         self.graphs = BranchGraphs(self.t, "cond")
         self.sides: list[Any] = []
         """Of each side what it left; None for one that raises."""
+        self.changes: list[Changes] = []
         self.written: list[Tensor] = []
 
     def run(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> Value | None:
         frame, t = self.frame, self.t
         t.blocks.refuse("a branch on data")
+        t.branched = True
         self.variables, self.handling, self.names = list(frame.locals), list(frame.handling), frame.keyword_names
         self.locals = frame.variables
         self.watched, self.merged = Watched(t, frame), len(t.merged)
-        predicate = _predicate(t, condition)
+        self.predicate = predicate = _predicate(t, condition)
+        self.own_flag = predicate is not condition or predicate in t.flags
         while True:
             try:
-                for way in (yes, no):
-                    self.follow(way)
-                break
+                for way, truth in ((yes, True), (no, False)):
+                    self.follow(way, truth)
+                self.begin()
+                if None in self.sides:
+                    self.go_on(condition, yes, no, refusal)
+                    return None
+                try:
+                    return self.close(predicate)
+                except TooEarly:
+                    later = later_join_of(frame.code, self.jump, self.join)
+                    if later is None or not t.policy.splits:
+                        raise
+                self.join = later
+                self.begin_again([])
             except _OuterWrite as write:
                 if write.of is not self:
                     raise
                 self.begin_again(write.tensors)
-        self.begin()
-        if None in self.sides:
-            self.go_on(condition, yes, no, refusal)
-            return None
-        return self.close(predicate)
 
     def go_on(self, condition: Value, yes: Way, no: Way, refusal: DecidedByData) -> None:
         """Take the way that does not raise; the graph checks that it is the right one."""
@@ -134,6 +160,8 @@ class _Conditional:
         if self.t.call_stack.catches():
             raise refusal  # an exception that is handled may be what happens every day
         self.t.goes_on(condition, truth)
+        self.t.flags.append(self.predicate)
+        self.t.decided[id(self.predicate)] = truth  # up to the end of the side that this is a part of
         frame.index, frame.stack[:] = yes if truth else no
 
     def begin(self) -> None:
@@ -157,7 +185,7 @@ class _Conditional:
             self.written.append(value)
         del self.t.merged[self.merged :]
         self.graphs = BranchGraphs(self.t, "cond")
-        self.sides = []
+        self.sides, self.changes = [], []
 
     def prevent(self, fake: torch.Tensor) -> None:
         """Told of a write in a side: raises where it is to memory from before."""
@@ -176,13 +204,24 @@ class _Conditional:
         if live:
             raise _OuterWrite(self, live)
 
-    def follow(self, way: Way) -> None:
-        """Follow one side up to where the ways meet."""
+    def follow(self, way: Way, truth: bool) -> None:
+        """Follow one side, with this truth of the predicate, up to where the ways meet."""
+        known = dict(self.t.decided)
+        self.t.decided[id(self.predicate)] = truth
+        try:
+            self.follow_known(way)
+        finally:
+            self.t.decided.clear()
+            self.t.decided.update(known)
+
+    def follow_known(self, way: Way) -> None:
         frame, recorder = self.frame, self.t.recorder
         self.begin()
         frame.index, frame.stack[:] = way[0], way[1]
         self.depth = len(recorder.open_regions)
         originals = [(v, v.node, v.fake) for v in self.written]
+        changes = Changes(self.t, self.watched)
+        self.changes.append(changes)
         with recorder.region() as region:
             region.of_side = True
             for node in self.graphs.lifted():
@@ -199,6 +238,7 @@ class _Conditional:
                     recorder.versions.watchers.pop()
                 own = {id(v): (v.node, v.fake) for v in self.written}
             finally:
+                changes.take_back()
                 for value, node, fake in originals:
                     value.node, value.fake = node, fake
         if signal is None:
@@ -230,6 +270,7 @@ class _Conditional:
             raise Unsupported(f"a branch on data of which a side writes to {value.describe()}, of strides of its own")
         value.node, value.fake = made.node, made.fake
         self.t.recorder.by_fake[id(made.fake)] = value
+        self.t.kept.append(made.fake)  # what is known by its id lives as long
 
     # The call.
 
@@ -239,26 +280,39 @@ class _Conditional:
         one, other = self.sides
         for value in self.written:
             self.check_written(value)
-        merger = Merger(self.t, self.sides, self.watched)
+        merger = Merger(self.t, self.sides, self.watched, predicate)
         places = self.places(merger, one, other)
-        stack = [merger.needed(a, b) for a, b in zip(one.stack, other.stack, strict=True)] if one.result is None else []
+        stack = merger.stack() if one.result is None else []
         cells = [merger.place(a, b) for a, b in zip(one.cells, other.cells, strict=True)]
         result = None if one.result is None else merger.needed(one.result, other.result)
+        changed = MergedChanges(self.t, merger, *self.changes)
         pairs = [*merger.outputs, *((v, v) for v in self.written)]
+        if merger.needs_flag:
+            merger.flag = self.flag()
         results = self.record(predicate, merger, pairs) if pairs or self.checks() else []
         results = results[: len(pairs)]
         count = len(merger.outputs)
         for value, found in zip(self.written, results[count:], strict=True):
             self.write_back(value, found)
         self.mark(merger, results[:count])
+        self.mark_gradients(merger, results[:count])
         frame.locals[:] = [place(results) for place in places]
         frame.stack[:] = [place(results) for place in stack]
         for (cell, _), place in zip(self.watched.cells, cells, strict=True):
             cell.content = place(results)
+        changed.apply(results)
         if result is not None:
             return result(results)
         frame.index = self.join
         return None
+
+    def flag(self) -> Tensor:
+        """The predicate, which no program changes."""
+        t = self.t
+        flag = self.predicate if self.own_flag else t.recorder.call_method("clone", [self.predicate], {})
+        assert isinstance(flag, Tensor)
+        t.flags.append(flag)
+        return flag
 
     def check_written(self, value: Tensor) -> None:
         """Refuse a write to a tensor that a side has looked at in another way, or whose layout it changes."""
@@ -306,11 +360,11 @@ class _Conditional:
         lifted = self.graphs.lifted()
         fakes = []
         for pair, mine, theirs in zip(pairs, *ends, strict=True):
-            fakes.append(self.fake(mine, theirs, isinstance(pair[0], Tensor)))
+            fakes.append(self.fake(mine, theirs, _is_of_tensors(pair)))
         arguments = (recorder.argument(predicate)[0], *nodes, tuple(map(recorder.node_here, lifted)))
         call = recorder.record("call_function", torch.ops.higher_order.cond, arguments, {}, tuple(fakes))
         found = recorder.unpacked(call, tuple(fakes)).unpack(t)
-        return [self.taken(value, isinstance(pair[0], Tensor)) for pair, value in zip(pairs, found, strict=True)]
+        return [self.taken(value, _is_of_tensors(pair)) for pair, value in zip(pairs, found, strict=True)]
 
     def taken(self, result: Value, is_tensor: bool) -> Value:
         """A result as the program has it: a number, or a tensor; all of a ``cond`` that has gradients have them."""
@@ -327,22 +381,28 @@ class _Conditional:
         common: dict[Any, None] = {}
         leaves: list[torch.Tensor] = []
         for pair in pairs:
-            fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
+            fakes = [fake for s, v in zip(self.sides, pair, strict=True) for fake in self.fakes([v], s)]
             if not any(fake.requires_grad for fake in fakes):
                 continue
             leaves += [fake for fake in fakes if fake.grad_fn is None]
-            below = [set(nodes_below([fake])) for fake in fakes]
-            both = below[0] & below[1]
+            below = [set(nodes_below(self.fakes([v], s))) for s, v in zip(self.sides, pair, strict=True)]
+            both = below[0] & below[1] | self.told(below[0] | below[1])
+            if any(isinstance(v, Blank) for v in pair):
+                leaves += _variables(below[0] | below[1])
             common.update(dict.fromkeys(both))
             for region, mine in zip(self.graphs.regions, below, strict=True):
                 sinker = Sinker(self.t, region, both)
                 for node in [n for n in region.lifted if _grad_fn(n) in mine - both]:
                     sinker.sink(node)
-        variables = [n.variable for n in common if hasattr(n, "variable")]
+        leaves += _variables(common)
         self.graphs.drop_unused()
         self.graphs.detach(
-            lambda v: v.grad_fn in common if v.grad_fn is not None else any(v is leaf for leaf in (*leaves, *variables))
+            lambda v: v.grad_fn in common if v.grad_fn is not None else any(v is leaf for leaf in leaves)
         )
+
+    def told(self, nodes: set[Any]) -> set[Any]:
+        """Of nodes of autograd, those of tensors that the same flag tells: they have gradients where it is so."""
+        return {n for n in nodes if self.predicate in self.t.told_by.get(n, ())}
 
     def fake(self, mine: Any, theirs: Any, is_tensor: bool) -> torch.Tensor:
         """A result for an output: gradients flow from it to what they flow to in the sides."""
@@ -391,10 +451,10 @@ class _Conditional:
     def mark(self, merger: Merger, results: list[Value]) -> None:
         """Note which results are copies where eager has a tensor from before, or one of them twice."""
         t = self.t
-        found = [(v, pair) for v, pair in zip(results, merger.outputs, strict=True) if isinstance(pair[0], Tensor)]
+        found = [(v, pair) for v, pair in zip(results, merger.outputs, strict=True) if _is_of_tensors(pair)]
         memory: list[list[set[int]]] = []
         for _, pair in found:
-            memory.append([self.meant(side.fake(v)) for side, v in zip(self.sides, pair, strict=True)])
+            memory.append([self.meant(self.fakes([v], side)) for side, v in zip(self.sides, pair, strict=True)])
         around = set(self.watched.around())
         for number, (value, _) in enumerate(found):
             origins: dict[int, Tensor] = {}
@@ -412,19 +472,53 @@ class _Conditional:
                 fakes = [(v.fake, t.recorder.versions.of(v.fake)) for v in values]  # type: ignore[attr-defined]
                 t.merged.append(Merged(value, list(origins.values()), fakes, t.call_stack.lines()))  # type: ignore[arg-type]
 
+    def mark_gradients(self, merger: Merger, results: list[Value]) -> None:
+        """Note which results one side alone has, and what more than theirs a gradient of one is a gradient of."""
+        t = self.t
+        reached: dict[int, set[int]] = {}
+        for number, pair in enumerate(merger.outputs):
+            fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
+            if any(fake.requires_grad for fake in fakes):
+                reached[number] = set[int]().union(*map(gradients_of, fakes))
+        for number, leaves in reached.items():
+            for side, value in enumerate(merger.outputs[number]):
+                if isinstance(value, Blank):
+                    continue
+                if not any(isinstance(v, Blank) for v in merger.outputs[number]):
+                    break
+                assert isinstance(value, Tensor)
+                history = results[number].fake.grad_fn  # type: ignore[attr-defined]
+                within = t.told_by.get(self.sides[side].fake(value).grad_fn, [])
+                t.told_by[history] = [merger.flag, *(f for v in within if (f := merger.behind(v, side, results)))]
+                t.more_gradients[history] = set[int]().union(*reached.values()) - leaves
+
     def storages_of(self, value: Tensor, side: Side) -> set[int]:
         fakes = (value.fake, side.fake(value))
         return {f.untyped_storage()._cdata for f in fakes if f.layout is torch.strided}
 
-    def meant(self, fake: torch.Tensor) -> set[int]:
-        """The memory that a tensor lies in, in eager: its own, or that which it may be a copy of."""
-        found, before = {fake.untyped_storage()._cdata}, 0
+    def fakes(self, values: list[Value], side: Side) -> list[torch.Tensor]:
+        """Of what a side leaves, the tensors."""
+        return [side.fake(v) for v in values if isinstance(v, Tensor)]
+
+    def meant(self, fakes: list[torch.Tensor]) -> set[int]:
+        """The memory that tensors lie in, in eager: their own, or that which one may be a copy of."""
+        found, before = {fake.untyped_storage()._cdata for fake in fakes}, 0
         while len(found) != before:
             before = len(found)
             for merged in self.t.merged:
                 if merged.value.fake.untyped_storage()._cdata in found:
                     found |= {f.untyped_storage()._cdata for f, _ in merged.fakes}
         return found
+
+
+def _is_of_tensors(pair: tuple[Value, Value]) -> bool:
+    """Whether one of the sides has a tensor for a result."""
+    return any(isinstance(v, Tensor) for v in pair)
+
+
+def _variables(nodes: Iterable[Any]) -> list[torch.Tensor]:
+    """The leaves among nodes of autograd."""
+    return [n.variable for n in nodes if hasattr(n, "variable")]
 
 
 def _grad_fn(node: Any) -> Any:
@@ -445,6 +539,7 @@ def check_merged(t: Tracer, outputs: list[Any]) -> None:
         for i in t.recorder.inputs
         if isinstance(i.example, torch.Tensor) and i.example.layout is torch.strided
     }
+    _check_gradients(t, shown)
     failed = t.call_stack.failed
     for merged in t.merged:
         t.call_stack.failed = merged.lines
@@ -456,6 +551,15 @@ def check_merged(t: Tracer, outputs: list[Any]) -> None:
             reason = "a result that is another tensor of the program on one side of a branch"
             raise Unsupported(reason, "hand out a clone", step=NOWHERE)
     t.call_stack.failed = failed
+
+
+def _check_gradients(t: Tracer, shown: list[torch.Tensor]) -> None:
+    """Refuse results of which a gradient is zeros for a leaf that eager's leaves as it is, as data decide."""
+    for value in shown if t.more_gradients else ():
+        more = set[int]().union(*(t.more_gradients.get(node, ()) for node in nodes_below([value])))
+        if value.requires_grad and more - gradients_of(value):
+            reason = "a branch on data whose sides give gradients to different tensors, and a result of the one"
+            raise Unsupported(reason, step=NOWHERE)
 
 
 def may_be_same(t: Tracer, left: Value, right: Value) -> bool:

@@ -18,16 +18,22 @@ def join_of(code: types.CodeType, jump: int) -> int | None:
 
     Ways that end in a ``raise`` do not count.  None for the condition of a loop: one of the ways leads back to it.
     """
+    return later_join_of(code, jump, jump)
+
+
+@functools.lru_cache(maxsize=1024)
+def later_join_of(code: types.CodeType, jump: int, join: int) -> int | None:
+    """The first instruction that all ways from another one behind a jump come to; None for a loop around both."""
     decoded = decode(code)
     end = len(decoded.instructions)
     following = {n: _following(decoded, n) for n in range(end)}
-    reached = _reached(following, jump)
-    if end not in reached:
+    reached = _reached(following, join)
+    if join == end or end not in reached:
         return None
     always = _on_all_ways(following, reached, end)
-    behind = always[jump] & ~(1 << jump)
-    join = next(n for n in reached if behind >> n & 1 and always[n] == behind)
-    return None if jump in _reached({**following, join: ()}, *following[jump]) else join
+    behind = always[join] & ~(1 << join)
+    later = next(n for n in reached if behind >> n & 1 and always[n] == behind)
+    return None if jump in _reached({**following, later: ()}, *following[jump]) else later
 
 
 def _following(decoded: Decoded, number: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from turret.frames.trace_modes import mode_values
+from turret.plugins.capture.branches.undecided import Undecided
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Lazy, Tracer, Value, existed
 from turret.plugins.capture.values.functions import Cell
@@ -89,7 +90,8 @@ class Watched:
         """By words for people, what can be compared."""
         t, recorder = self.t, self.t.recorder
         return {
-            "objects that existed before": (t.effects.count, len(t.effects.globals), len(t.effects.attributes)),
+            "globals": {key: id(value) for key, (_, value) in t.effects.globals.items()},
+            "attributes of functions or classes": {key: id(value) for key, value in t.effects.attributes.items()},
             "what is called behind the graph": len(t.effects.later),
             "modes": mode_values(),
             "blocks of modes": (
@@ -137,7 +139,10 @@ def reachable(t: Tracer) -> dict[int, Any]:
             continue
         if isinstance(value, kinds):
             seen[id(value)] = found[id(value)] = value
-            pending += [value.made] if isinstance(value, Lazy) else [v for _, v in _attributes(value)]
+            if isinstance(value, Lazy) and not isinstance(value, Undecided):
+                pending.append(value.made)
+            else:
+                pending += [v for _, v in _attributes(value)]
         elif isinstance(value, _CONTAINERS):
             seen[id(value)] = value
             pending += [*value.keys(), *value.values()] if isinstance(value, dict) else value

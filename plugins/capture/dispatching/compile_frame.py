@@ -92,10 +92,11 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
-    whole = _never_breaks(settings)
+    whole, splits = _never_breaks(settings), 0
     with lookups.at_recursion_limit(_RECURSION):
         while True:
-            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several, specialized, whole=whole)
+            numbers = settings.data_dependent
+            policy = Policy(dynamic, history, *numbers, reuse, several, specialized, whole=whole, splits=splits)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()
@@ -106,6 +107,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 if policy.specialize(error.floats):
                     specialized = frozenset(policy.specialized)
+                    continue
+                if _may_tell_apart(policy, attempt.tracer):
+                    splits += 1  # a branch on data may leave what only a flag tells apart
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
@@ -132,6 +136,11 @@ def _let_go(tracer: FrameTracer) -> None:
     for tensor in tracer.recorder.by_fake.values():
         tensor.outer = None
     vars(tracer).clear()
+
+
+def _may_tell_apart(policy: Policy, tracer: FrameTracer) -> bool:
+    """Whether to try again with more of what branches on data leave told apart by flags."""
+    return policy.whole and policy.splits < 2 and tracer.branched
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
-from typing import Any
+from typing import Any, TypeAlias
 
 from turret.frames.sources import BoundSource, Source
-from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.branches.conditional import split
+from turret.plugins.capture.branches.undecided import Split, Undecided
+from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
 from turret.plugins.capture.python import polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
 from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
@@ -17,6 +19,8 @@ from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.objects import Instance
+
+_Start: TypeAlias = "tuple[list[Value], tuple[str, ...], tuple[Any, ...]]"
 
 
 class Signal:
@@ -148,8 +152,11 @@ class Frame:
             handler = handlers.get(instruction.name)
             if handler is None:
                 raise Unsupported(f"the instruction {instruction.name}")
+            start = self.state() if self.tracer.undecided else None
             try:
                 signal = handler(self, instruction)
+            except Split as needed:
+                signal = self.split(needed.value, start)
             except Raised as raised:
                 if jump is not None and self.decoded.handler(self.current) is self.decoded.handler(jump):
                     raise  # out of the way
@@ -158,6 +165,23 @@ class Frame:
             if signal is not None:
                 return signal
         return JOINED
+
+    def state(self) -> _Start:
+        """What an instruction takes, and what its handler may have done to all else by now."""
+        recorder, effects = self.tracer.recorder, self.tracer.effects
+        done = recorder.graph, recorder.calls, effects.count, len(effects.later), len(self.handling)
+        return list(self.stack), self.keyword_names, done
+
+    def split(self, value: Undecided, start: _Start | None) -> Signal | None:
+        """Follow the instruction under way for either of two objects."""
+        if start is None or start[2] != self.state()[2]:
+            raise DecidedByData(value.describe())
+        stack, self.keyword_names, _ = start
+        result = split(self, value, stack)
+        if result is None:
+            return None
+        self.result = result
+        return RETURNED
 
     def unwind(self, raised: Raised) -> None:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""

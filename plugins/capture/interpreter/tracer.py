@@ -96,6 +96,18 @@ class FrameTracer(Caller):
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
         self.merged: list[Any] = []
         """Results of branches on data that may be tensors from before."""
+        self.branched = False
+        """Whether a branch on data was followed."""
+        self.flags: list[Value] = []
+        """Of branches on data, what tells behind them which side ran."""
+        self.told_by: dict[Any, list[Value]] = {}
+        """By node of autograd, flags that tell where it is there, of a tensor that one side of a branch on data has."""
+        self.more_gradients: dict[Any, set[int]] = {}
+        """Of such a node, leaves (by id) that get zeros where it gets a gradient that eager has no part for."""
+        self.decided: dict[int, bool] = {}
+        """By the ids of predicates and flags, what they are in the sides of branches that are followed."""
+        self.undecided = False
+        """Whether a branch on data has left one of two objects."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -26,6 +26,8 @@ class LaterCall:
     kwargs: dict[str, Value] = attrs.field(factory=dict)
     result: Value | None = None
     """Its result, where it has one: who loads that makes the call."""
+    conditions: list[tuple[Value, bool]] = attrs.field(factory=list)
+    """Flags of the graph, and what each has to be for the call to be made."""
 
     def expression(self, r: Rebuilder) -> str:
         """The call, of arguments that are loaded here."""
@@ -49,12 +51,16 @@ class Effects:
         """Changes so far."""
         self.watched: dict[int, Value] = {}
         """New objects, by id, whose changes are counted, too: those that objects from before hold by now."""
+        self.journals: list[Callable[[Value], None]] = []
+        """Told of each change of an object ahead of it, for one that may have to be taken back."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.globals or self.later)
 
     def note(self, value: Value) -> None:
         """``value`` is about to change; new objects need no replay."""
+        for journal in self.journals:
+            journal(value)
         holder = getattr(value, "holder", None)
         instance = None if holder is None else holder()
         if instance is not None:
@@ -125,7 +131,8 @@ class Effects:
         """Write the replay of everything."""
         for call in self.later:
             if call.result is None:
-                r.effect(call.expression(r))
+                conditions = [r.load(flag) if truth else f"not {r.load(flag)}" for flag, truth in call.conditions]
+                r.effect((f"if {' and '.join(conditions)}: " if conditions else "") + call.expression(r))
             else:
                 r.load(call.result)
         for value in list(self.changed.values()):

@@ -116,7 +116,8 @@ def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) 
     What it calls may look at its frame: that has the name and the module of the frame that it stands for.
     """
     name = f"<turret {function.__qualname__} {next(_numbers)}>"
-    scope["__name__"] = function.__globals__.get("__name__")
+    if "__name__" in function.__globals__:  # of a module that is None, no warning would be given
+        scope["__name__"] = function.__globals__["__name__"]
     exec(compile(text, name, "exec"), scope)
     made, code = scope["compiled"], function.__code__
     made.__code__ = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)

@@ -294,6 +294,12 @@ class Tracer(Protocol):
     """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     copied_views: list[list[tuple[torch.Tensor, int]]]
     merged: list[Any]
+    branched: bool
+    flags: list[Value]
+    decided: dict[int, bool]
+    told_by: dict[Any, list[Value]]
+    more_gradients: dict[Any, set[int]]
+    undecided: bool
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int
     remembered: dict[tuple, Value]

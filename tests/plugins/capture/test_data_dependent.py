@@ -59,10 +59,14 @@ def test_a_list_of_tensors_without_dimensions_becomes_a_tensor_without_history()
     whole(lambda x: torch.tensor([x.sum(), x.max()]) * 2, *((x,) for x in inputs))
 
 
-def test_a_branch_on_such_a_number_that_is_part_of_no_graph_is_reported():
-    with pytest.raises(CaptureError, match="another tensor of the program"):
-        Observed(lambda x: x + 1 if x.sum().item() > 0 else x, fullgraph=True)(torch.ones(2))
+def test_a_branch_on_such_a_number_may_return_the_argument_itself():
+    observed, given = Observed(lambda x: x + 1 if x.sum().item() > 0 else x, fullgraph=True), -torch.ones(2)
+    assert observed(given) is given
+    torch.testing.assert_close(observed(-given), torch.full((2,), 2.0))
+    assert len(observed.graphs) == 1
 
+
+def test_a_branch_on_such_a_number_that_is_part_of_no_graph_is_reported():
     def looped(x):
         while x.sum().item() > 0:
             x = x - 1
