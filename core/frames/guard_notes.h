@@ -55,8 +55,22 @@ struct TensorNote {
   TensorImage image;
   const TensorFacts* facts;
 
-  bool holds() const { return image.shows(tensor) || check_properties(*facts, tensor, image.base) == YES; }
+  // The same asked of torch, as the image does not show it.
+  bool holds() const { return check_properties(*facts, tensor, image.base) == YES; }
 };
+
+constexpr int TENSORS_AHEAD = 8;  // so far ahead of what is looked at the memory is asked for
+constexpr int WORDS_AHEAD = 24;
+
+// The first of some tensors that is not shown to be as it was.
+inline const TensorNote* first_in_doubt(const TensorNote* note, const TensorNote* end) {
+  const TensorPlaces places = tensor_places;  // a copy, which calls in between cannot change
+  for (; note != end; ++note) {
+    note[end - note > TENSORS_AHEAD ? TENSORS_AHEAD : 0].image.prefetch(places);
+    if (!note->image.shows(note->tensor, places)) break;
+  }
+  return note;
+}
 
 struct MarksNote {  // of a tensor that a program may mark
   PyObject* tensor;
@@ -79,9 +93,6 @@ struct AccessProfile {
   const void* value = nullptr;
   int value_changes = 0;
 };
-
-constexpr int WORDS_AHEAD = 24;   // so far ahead of what is looked at the memory is asked for
-constexpr int TENSORS_AHEAD = 8;
 
 class CachedReads {
  public:

@@ -212,10 +212,8 @@ class Run {
     }
     if (!are_as_read(words + from, words + notes.count)) return false;
     const TensorNote* const end = notes.tensors.data() + notes.tensors.size();
-    for (const TensorNote* note = notes.tensors.data(); note != end; ++note) {
-      note[end - note > TENSORS_AHEAD ? TENSORS_AHEAD : 0].image.prefetch();
+    for (const TensorNote* note = notes.tensors.data(); (note = first_in_doubt(note, end)) != end; ++note)
       if (!note->holds()) return false;
-    }
     for (const MarksNote& note : notes.marks)
       if (!note.holds()) return false;
     return true;

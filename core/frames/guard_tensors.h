@@ -50,7 +50,15 @@ namespace turret {
 
 inline PyTypeObject* tensor_type = nullptr;
 inline PyTypeObject* parameter_type = nullptr;
-inline Py_ssize_t tensor_offset = -1;  // of the at::Tensor within its Python object
+
+// Where things lie that are read past torch's own functions, which nothing inlines; all of them are found at the start.
+struct TensorPlaces {
+  Py_ssize_t tensor = -1;         // the at::Tensor within its Python object
+  Py_ssize_t autograd = -1;       // the pointer to autograd's metadata within a TensorImpl; -1: torch is asked
+  Py_ssize_t grad_fn = -1;        // the smart pointer to the node that computed it, within the metadata
+  Py_ssize_t requires_grad = -1;  // the flag within the metadata; -1: torch is asked
+};
+inline TensorPlaces tensor_places;
 
 // Only these two answer for themselves: a subclass may have a __torch_function__.
 inline bool is_plain_tensor(PyObject* object) {
@@ -58,7 +66,7 @@ inline bool is_plain_tensor(PyObject* object) {
 }
 
 inline const at::TensorBase& tensor_of(PyObject* object) {
-  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<const char*>(object) + tensor_offset);
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<const char*>(object) + tensor_places.tensor);
 }
 
 // Finds the place of the tensor, given plain tensors and their addresses.  False where there is no one place.
@@ -71,7 +79,7 @@ inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
       all = address && reinterpret_cast<void**>(PyTuple_GET_ITEM(tensors, n))[word] == address;
     }
     if (all) {
-      tensor_offset = word * static_cast<Py_ssize_t>(sizeof(void*));
+      tensor_places.tensor = word * static_cast<Py_ssize_t>(sizeof(void*));
       return true;
     }
   }
@@ -80,11 +88,8 @@ inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
 
 // Where a tensor's autograd metadata is kept, and in it the node that computed the tensor.  Torch tells both by calls
 // that nothing inlines, and they would be the dearest part of a check.  -1: not found, so torch is asked.
-inline Py_ssize_t autograd_offset = -1;  // of the pointer within a TensorImpl
-inline Py_ssize_t grad_fn_offset = -1;   // of the smart pointer within what it points to
-
 inline c10::AutogradMetaInterface* autograd_of(c10::TensorImpl* impl) {
-  return *reinterpret_cast<c10::AutogradMetaInterface* const*>(reinterpret_cast<const char*>(impl) + autograd_offset);
+  return *reinterpret_cast<c10::AutogradMetaInterface* const*>(reinterpret_cast<const char*>(impl) + tensor_places.autograd);
 }
 
 // What a smart pointer points to; torch has had two kinds of them for nodes.
@@ -111,8 +116,8 @@ inline void find_autograd_offsets(PyObject* tensors) {
     grad_fn = from_meta;
   }
   if (grad_fn < word || grad_fn > 4096 || grad_fn % word) return;
-  autograd_offset = found;
-  grad_fn_offset = grad_fn;
+  tensor_places.autograd = found;
+  tensor_places.grad_fn = grad_fn;
 }
 
 // Whether a tensor requires gradients, and whether it is a leaf, as Python says.  A view whose base was written to learns
@@ -120,11 +125,11 @@ inline void find_autograd_offsets(PyObject* tensors) {
 inline bool is_in_autograd(const at::TensorBase& tensor, bool requires_grad, bool is_leaf,
                            const c10::AutogradMetaInterface* base = nullptr) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const c10::AutogradMetaInterface* meta = autograd_offset < 0 ? impl->autograd_meta() : autograd_of(impl);
+  const c10::AutogradMetaInterface* meta = tensor_places.autograd < 0 ? impl->autograd_meta() : autograd_of(impl);
   if (!(meta && meta->requires_grad())) return !requires_grad && is_leaf;
   if (!requires_grad) return false;
-  if (autograd_offset < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
-  bool computed = first_word(*(reinterpret_cast<const char*>(meta) + grad_fn_offset)) != nullptr;
+  if (tensor_places.autograd < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
+  bool computed = first_word(*(reinterpret_cast<const char*>(meta) + tensor_places.grad_fn)) != nullptr;
   if (!computed && meta != base && tensor.is_view()) computed = first_word(tensor.grad_fn()) != nullptr;
   return is_leaf != computed;
 }
@@ -251,8 +256,7 @@ inline const c10::AutogradMetaInterface* metadata_of_base(PyObject* object) {
 constexpr Py_ssize_t TAIL = sizeof(c10::impl::SizesAndStrides) + 3 * sizeof(int64_t) + sizeof(c10::DispatchKeySet);
 constexpr Py_ssize_t TAIL_OFFSET = static_cast<Py_ssize_t>(sizeof(c10::TensorImpl)) - TAIL;
 
-inline bool tail_found = false;               // whether it is where it is looked for
-inline Py_ssize_t requires_grad_offset = -1;  // of the flag within autograd's metadata; -1: not found, so torch is asked
+inline bool tail_found = false;  // whether it is where it is looked for
 
 // Whether the number of dimensions and the sizes, with which it begins, are found in some tensors of few dimensions.
 inline bool find_tail(PyObject* tensors) {
@@ -269,7 +273,7 @@ inline bool find_tail(PyObject* tensors) {
 // Finds the flag by clearing it, for a moment, in a tensor that requires gradients: it is the one byte of the metadata that
 // follows.
 inline void find_requires_grad(PyObject* tensors) {
-  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors) && autograd_offset >= 0; n++) {
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors) && tensor_places.autograd >= 0; n++) {
     c10::TensorImpl* impl = tensor_of(PyTuple_GET_ITEM(tensors, n)).unsafeGetTensorImpl();
     c10::AutogradMetaInterface* meta = autograd_of(impl);
     if (!meta || !meta->requires_grad()) continue;
@@ -281,7 +285,7 @@ inline void find_requires_grad(PyObject* tensors) {
     Py_ssize_t changed = 0, place = -1;
     for (size_t at = 0; at < size; at++)
       if (on[at] != off[at]) changed++, place = static_cast<Py_ssize_t>(at);
-    if (changed == 1 && on[place] == 1 && off[place] == 0) requires_grad_offset = place;
+    if (changed == 1 && on[place] == 1 && off[place] == 0) tensor_places.requires_grad = place;
     return;
   }
 }
@@ -323,19 +327,22 @@ struct TensorImage {
   const TensorLook* look = nullptr;
 
   // Whether the tensor is shown to be as it was; false where that is not known.
-  bool shows(PyObject* object) const {
-    if (!impl || Py_TYPE(object) != look->type || tensor_of(object).unsafeGetTensorImpl() != impl) return false;
-    if (autograd_of(const_cast<c10::TensorImpl*>(impl)) != base) return false;
+  bool shows(PyObject* object, const TensorPlaces& places) const {
+    if (!impl || Py_TYPE(object) != look->type) return false;
+    if (word_at(object, places.tensor) != impl || word_at(impl, places.autograd) != base) return false;
     if (!is_same_tail(tail_of(impl), look->tail, look->few_dimensions)) return false;
     if (!base) return true;
-    const char* meta = reinterpret_cast<const char*>(base);
-    return first_word(*meta) == base_class && !first_word(meta[grad_fn_offset]) &&
-           meta[requires_grad_offset] == look->requires_grad;
+    return word_at(base, 0) == base_class && !word_at(base, places.grad_fn) &&
+           reinterpret_cast<const char*>(base)[places.requires_grad] == look->requires_grad;
   }
 
-  void prefetch() const {
-    __builtin_prefetch(tail_of(impl) + 10);
-    __builtin_prefetch(reinterpret_cast<const char*>(base) + requires_grad_offset);
+  void prefetch(const TensorPlaces& places) const {
+    __builtin_prefetch(tail_of(impl) + TAIL / sizeof(uint64_t) - 5);
+    __builtin_prefetch(reinterpret_cast<const char*>(base) + places.requires_grad);
+  }
+
+  static const void* word_at(const void* object, Py_ssize_t offset) {
+    return first_word(reinterpret_cast<const char*>(object)[offset]);
   }
 
   static const uint64_t* tail_of(const c10::TensorImpl* impl) {
@@ -350,10 +357,10 @@ constexpr std::ptrdiff_t RECENT_LOOKS = 32;  // so many are gone through for one
 inline TensorImage image_of(PyObject* object, const TensorFacts& facts, std::deque<TensorLook>& looks) {
   c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
   const bool plain = typeid(*impl) == typeid(c10::TensorImpl) && !impl->has_symbolic_sizes_strides();
-  if (!tail_found || requires_grad_offset < 0 || !plain || impl->dim() > C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE) return {};
+  if (!tail_found || tensor_places.requires_grad < 0 || !plain || impl->dim() > C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE) return {};
   TensorImage made{impl, metadata_of_base(object)};
   if (autograd_of(impl) != made.base || !facts.is_leaf) return {};
-  if (made.base) made.base_class = first_word(*reinterpret_cast<const char*>(made.base));
+  if (made.base) made.base_class = TensorImage::word_at(made.base, 0);
   TensorLook look;
   std::memset(&look, 0, sizeof(look));
   look.type = facts.type;
@@ -363,7 +370,7 @@ inline TensorImage image_of(PyObject* object, const TensorFacts& facts, std::deq
   const auto recent = looks.end() - std::min<std::ptrdiff_t>(looks.size(), RECENT_LOOKS);
   const auto known = std::find(recent, looks.end(), look);
   made.look = known == looks.end() ? &looks.emplace_back(look) : &*known;
-  if (!made.shows(object)) return {};
+  if (!made.shows(object, tensor_places)) return {};
   return made;
 }
 
