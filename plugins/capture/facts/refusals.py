@@ -7,6 +7,7 @@ own error. Fakes say things in their own words and refuse things that eager take
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -47,6 +48,18 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
             for number in (*tensor.shape, *tensor.stride()):
                 int(number)  # a size that is a symbol is guarded to be what it was refused for
     return first
+
+
+def operator_error(operation: Callable, left: Any, right: Any) -> TypeError | None:
+    """What Python raises for an operator of two real objects, where it is a ``TypeError``."""
+    with disable_current_modes(), torch.no_grad():
+        try:
+            operation(left, right)
+        except TypeError as error:
+            return error.with_traceback(None)
+        except Exception:
+            return None
+    return None
 
 
 class _NotMade(Exception):
