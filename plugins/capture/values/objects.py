@@ -26,6 +26,7 @@ from turret.plugins.capture.values.base import (
     Rebuilder,
     Tracer,
     Value,
+    told_by_pybind,
 )
 from turret.plugins.capture.values.classes import (
     bind_attribute,
@@ -151,7 +152,7 @@ class Instance(Value):
             return self.payload.get_attr(t, name)  # type: ignore[union-attr]
         data = owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType)
         if data and look_up(t, type(raw), "__get__")[0] is not None:
-            return bind_attribute(t, self, owner, name, raw)
+            return told_by_pybind(t, self, name) or bind_attribute(t, self, owner, name, raw)
         found = self.own(t, name)
         if found is not None:
             return found
