@@ -36,8 +36,8 @@ no generated kernel does.
 ``turret::seeded_state(seed) -> Tensor``
     The state of a generator of the CPU that was given a seed; a function of the seed.
 ``turret::fresh_seed() -> Tensor``
-    What ``torch.Generator.seed`` takes, of which nothing is known before and which is no draw; of its 64 bits 63, so that
-    it is an int64 that is never below zero.
+    What ``torch.Generator.seed`` takes, of which nothing is known before and which is no draw; of its 64 bits 63, so
+    that it is an int64 that is never below zero.
 """
 
 from __future__ import annotations

@@ -319,7 +319,8 @@ class OtherParameter(torch.nn.Parameter):
 def some_tensor(rng: random.Random) -> torch.Tensor:
     """A tensor: plain or a parameter, with or without gradients, a leaf, computed, or a view of another one."""
     data = torch.ones(
-        rng.choice([(2, 3), (2, 3), (3, 2), (6,), (), (1, 2, 3), (1, 1, 1, 1, 2, 3)]), dtype=rng.choice([torch.float32, torch.float64])
+        rng.choice([(2, 3), (2, 3), (3, 2), (6,), (), (1, 2, 3), (1, 1, 1, 1, 2, 3)]),
+        dtype=rng.choice([torch.float32, torch.float64]),
     )
     made: list[Callable[[], torch.Tensor]] = [
         lambda: data,
