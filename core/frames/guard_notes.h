@@ -28,14 +28,20 @@ inline bool is_immutable(PyObject* object) {
          object == Py_Ellipsis || Py_TYPE(object) == device_type;
 }
 
-// One thing that has to stay as it is.  For a WORD the address of the word; for the other kinds the number of an entry in
-// a list of its own, with the kind in the low bits, which in the address of a word are zero.
+// One word that has to stay as it is.
 struct CachedRead {
   uintptr_t address;
   uintptr_t value;
 };
-enum Look : uintptr_t { WORD = 0, HALF = 1, ARGUMENT = 2, FIND = 3, BYTE = 4 };
-constexpr uintptr_t LOOK_BITS = 7;
+
+// Another thing that has to, to be looked at after so many words: `number` in a list of its own kind.
+enum class Look { HALF, ARGUMENT, FIND, BYTE };
+struct OtherRead {
+  size_t behind;
+  Look look;
+  size_t number;
+  uintptr_t value;
+};
 
 struct Find {       // what is looked up anew at each call
   PyObject* owner;  // a dict, or the instance whose own attribute it is
@@ -46,16 +52,32 @@ struct Find {       // what is looked up anew at each call
 
 struct TensorNote {
   PyObject* tensor;
-  const TensorFacts* facts;
-  const c10::AutogradMetaInterface* base;
-  Unmarked unmarked;
   TensorImage image;
+  const TensorFacts* facts;
 
-  bool holds() const {
-    const bool same = image.shows(*facts, tensor, base) || check_properties(*facts, tensor, base) == YES;
-    return same &&
-           (!facts->watches_marks || unmarked.holds() || check_marks(*facts, tensor) == YES);
+  // The same asked of torch, as the image does not show it.
+  bool holds() const { return check_properties(*facts, tensor, image.base) == YES; }
+};
+
+constexpr int TENSORS_AHEAD = 8;  // so far ahead of what is looked at the memory is asked for
+constexpr int WORDS_AHEAD = 24;
+
+// The first of some tensors that is not shown to be as it was.
+inline const TensorNote* first_in_doubt(const TensorNote* note, const TensorNote* end) {
+  const TensorPlaces places = tensor_places;  // a copy, which calls in between cannot change
+  for (; note != end; ++note) {
+    note[end - note > TENSORS_AHEAD ? TENSORS_AHEAD : 0].image.prefetch(places);
+    if (!note->image.shows(note->tensor, places)) break;
   }
+  return note;
+}
+
+struct MarksNote {  // of a tensor that a program may mark
+  PyObject* tensor;
+  const TensorFacts* facts;
+  Unmarked unmarked;
+
+  bool holds() const { return unmarked.holds() || check_marks(*facts, tensor) == YES; }
 };
 
 constexpr int VOLATILE_AFTER = 3;  // so many changes found at one step, and it is read anew at each call
@@ -76,28 +98,40 @@ class CachedReads {
  public:
   explicit CachedReads(std::vector<AccessProfile>& profiles) : profiles_(profiles) {}
 
-  std::vector<CachedRead> notes;
+  std::vector<CachedRead> words;
+  size_t count = 0;  // of words; behind them is room for looking ahead
+  std::vector<OtherRead> others;
   std::vector<const uint32_t*> halves;
   std::vector<const uint8_t*> bytes;
   std::vector<Find> finds;
-  std::vector<TensorNote> tensors;
+  std::vector<TensorNote> tensors;  // looked at when the words have shown that they are where they were
+  std::vector<MarksNote> marks;
 
+  // Says that all is taken.
+  void close() {
+    count = words.size();
+    words.resize(count + WORDS_AHEAD, {reinterpret_cast<uintptr_t>(this), 0});
+  }
   void word(const void* address, uintptr_t value) {
-    if (noted_.insert(address).second) notes.push_back({reinterpret_cast<uintptr_t>(address), value});
+    if (noted_.insert(address).second) words.push_back({reinterpret_cast<uintptr_t>(address), value});
   }
   void reference(PyObject* const* address) { word(address, reinterpret_cast<uintptr_t>(*address)); }
   void argument(size_t index, PyObject* object) {
-    notes.push_back({index << 3 | ARGUMENT, reinterpret_cast<uintptr_t>(object)});
+    other(Look::ARGUMENT, index, reinterpret_cast<uintptr_t>(object));
   }
   void tensor(PyObject* object, const TensorFacts& facts) {
-    const c10::AutogradMetaInterface* base = metadata_of_base(object);
-    tensors.push_back({object, &facts, base, turret::unmarked(object), TensorImage(object, base)});
+    TensorImage image = image_of(object, facts, looks_);
+    if (!image.impl) image.base = metadata_of_base(object);
+    tensors.push_back({object, image, &facts});
+    if (facts.watches_marks) marks.push_back({object, &facts, unmarked(object)});
   }
   // That an object is of its class, where it is known to be the same object.
   void type_of(PyObject* object) {
     // The class of an instance of a built-in class cannot be assigned; that of a module can.
     if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object)) type_word(object);
   }
+  // That a dict, found where an instance keeps one, is a plain one.
+  void plain_dict(PyObject* dict) { type_word(dict); }
   // That what lies at an address that was found in a word is still what it was, or at least of the same class.
   void prove(PyObject* object) {
     if (!is_immutable(object))
@@ -110,7 +144,7 @@ class CachedReads {
     if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
     if (!has_version(type)) return false;
     if (noted_.insert(&type->tp_version_tag).second) {
-      notes.push_back({halves.size() << 3 | HALF, type->tp_version_tag});
+      other(Look::HALF, halves.size(), type->tp_version_tag);
       halves.push_back(&type->tp_version_tag);
     }
     return true;
@@ -136,9 +170,13 @@ class CachedReads {
         word(&own.keys->dk_nentries, static_cast<uintptr_t>(own.keys->dk_nentries));
       return false;
     }
-    return !own.dict || item(holder, own.dict, key, value);
+    if (!own.dict || contents(holder, own.dict)) return true;
+    type_word(own.dict);
+    look_up({own.dict, key, value, false});
+    return false;
   }
-  // That an instance keeps its own attributes where it does; false where it is known to move them often.
+  // That an instance keeps its own attributes where it does; false where it is known to move them often.  Of a dict at
+  // that place nothing but a version says more: the interpreter lets dicts alone be there, of a subclass, too.
   bool own_place(int holder, PyObject* object, const OwnAttributes& own) {
     AccessProfile& last = profiles_[holder];
     if (last.owner == object && last.place != *own.slot && last.place_changes < VOLATILE_AFTER) last.place_changes++;
@@ -147,10 +185,9 @@ class CachedReads {
     if (last.place_changes == VOLATILE_AFTER) return false;
     reference(own.slot);
     if (own.valid && noted_.insert(own.valid).second) {
-      notes.push_back({bytes.size() << 3 | BYTE, *own.valid});
+      other(Look::BYTE, bytes.size(), *own.valid);
       bytes.push_back(own.valid);
     }
-    if (own.dict) type_word(own.dict);
     return true;
   }
   // That a dict has the contents that it has; false where it is known to change often, or has no version.
@@ -170,13 +207,15 @@ class CachedReads {
 
  private:
   void type_word(PyObject* object) { word(&object->ob_type, reinterpret_cast<uintptr_t>(Py_TYPE(object))); }
+  void other(Look look, size_t number, uintptr_t value) { others.push_back({words.size(), look, number, value}); }
   void look_up(Find find) {
-    notes.push_back({finds.size() << 3 | FIND, 0});
+    other(Look::FIND, finds.size(), 0);
     finds.push_back(find);
   }
 
   std::vector<AccessProfile>& profiles_;
   std::unordered_set<const void*> noted_;
+  std::deque<TensorLook> looks_;
   std::vector<Held> held_;
 };
 

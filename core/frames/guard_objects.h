@@ -165,6 +165,7 @@ inline PyObject* dict_of_instance(PyObject* object, int holder, CachedReads* not
   }
   if (!made || !PyDict_CheckExact(made)) return nullptr;
   fixed = notes && notes->own_place(holder, object, own_attributes(object));
+  if (fixed) notes->plain_dict(made);
   return made;
 }
 

@@ -176,6 +176,7 @@ class Run {
   }
 
   void remember(std::unique_ptr<Memory> memory, const std::vector<int>& left) {
+    memory->notes.close();
     memory->unsure = left;
     memory->known.resize(p.steps.size());
     for (size_t n = 0; n < p.steps.size(); n++) {
@@ -203,35 +204,38 @@ class Run {
 
   // Whether everything noted is as it was.
   bool unchanged(const CachedReads& notes) const {
-    const CachedRead* const end = notes.notes.data() + notes.notes.size();
-    for (const CachedRead* next = notes.notes.data(); next != end; ++next) {
-      const CachedRead& note = *next;
-      // What lies ahead is asked for early; an address that is no longer good does no harm in that.
-      if (end - next > 16) __builtin_prefetch(reinterpret_cast<const void*>(next[16].address));
-      const uintptr_t look = note.address & LOOK_BITS;
-      if (__builtin_expect(look == WORD, 1)) {
-        if (*reinterpret_cast<const uintptr_t*>(note.address) != note.value) return false;
-        continue;
-      }
-      const size_t number = note.address >> 3;
-      switch (look) {
-        case HALF:
-          if (*notes.halves[number] != note.value) return false;
-          break;
-        case ARGUMENT:
-          if (reinterpret_cast<uintptr_t>(arguments[number]) != note.value) return false;
-          break;
-        case BYTE:
-          if (*notes.bytes[number] != note.value) return false;
-          break;
-        case FIND:
-          if (!is_found(notes.finds[number])) return false;
-          break;
-      }
+    const CachedRead* const words = notes.words.data();
+    size_t from = 0;
+    for (const OtherRead& other : notes.others) {
+      if (!are_as_read(words + from, words + other.behind) || !is_unchanged(notes, other)) return false;
+      from = other.behind;
     }
-    for (const TensorNote& note : notes.tensors)  // the words have shown that they are where they were
+    if (!are_as_read(words + from, words + notes.count)) return false;
+    const TensorNote* const end = notes.tensors.data() + notes.tensors.size();
+    for (const TensorNote* note = notes.tensors.data(); (note = first_in_doubt(note, end)) != end; ++note)
+      if (!note->holds()) return false;
+    for (const MarksNote& note : notes.marks)
       if (!note.holds()) return false;
     return true;
+  }
+
+  // What lies ahead is asked for early; an address that is no longer good does no harm in that.
+  static bool are_as_read(const CachedRead* next, const CachedRead* end) {
+    for (; next != end; ++next) {
+      __builtin_prefetch(reinterpret_cast<const void*>(next[WORDS_AHEAD].address));
+      if (*reinterpret_cast<const uintptr_t*>(next->address) != next->value) return false;
+    }
+    return true;
+  }
+
+  bool is_unchanged(const CachedReads& notes, const OtherRead& other) const {
+    switch (other.look) {
+      case Look::HALF: return *notes.halves[other.number] == other.value;
+      case Look::ARGUMENT: return reinterpret_cast<uintptr_t>(arguments[other.number]) == other.value;
+      case Look::BYTE: return *notes.bytes[other.number] == other.value;
+      case Look::FIND: return is_found(notes.finds[other.number]);
+    }
+    return false;
   }
 
   static bool is_found(const Find& find) {
@@ -427,8 +431,7 @@ class Run {
         if (!p.modes_checked && function_modes_in_use()) return UNSURE;
         const Answer answer = check_tensor(*check.tensor, object);
         if (answer == YES && notes && p.modes_checked) {
-          notes->type_of(object);
-          notes->tensor(object, *check.tensor);
+          notes->tensor(object, *check.tensor);  // its class among the rest
           implied = true;
         }
         return answer;

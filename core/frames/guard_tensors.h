@@ -15,7 +15,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <typeinfo>
 #include <vector>
 
@@ -46,7 +50,15 @@ namespace turret {
 
 inline PyTypeObject* tensor_type = nullptr;
 inline PyTypeObject* parameter_type = nullptr;
-inline Py_ssize_t tensor_offset = -1;  // of the at::Tensor within its Python object
+
+// Where things lie that are read past torch's own functions, which nothing inlines; all of them are found at the start.
+struct TensorPlaces {
+  Py_ssize_t tensor = -1;         // the at::Tensor within its Python object
+  Py_ssize_t autograd = -1;       // the pointer to autograd's metadata within a TensorImpl; -1: torch is asked
+  Py_ssize_t grad_fn = -1;        // the smart pointer to the node that computed it, within the metadata
+  Py_ssize_t requires_grad = -1;  // the flag within the metadata; -1: torch is asked
+};
+inline TensorPlaces tensor_places;
 
 // Only these two answer for themselves: a subclass may have a __torch_function__.
 inline bool is_plain_tensor(PyObject* object) {
@@ -54,7 +66,7 @@ inline bool is_plain_tensor(PyObject* object) {
 }
 
 inline const at::TensorBase& tensor_of(PyObject* object) {
-  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<const char*>(object) + tensor_offset);
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<const char*>(object) + tensor_places.tensor);
 }
 
 // Finds the place of the tensor, given plain tensors and their addresses.  False where there is no one place.
@@ -67,7 +79,7 @@ inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
       all = address && reinterpret_cast<void**>(PyTuple_GET_ITEM(tensors, n))[word] == address;
     }
     if (all) {
-      tensor_offset = word * static_cast<Py_ssize_t>(sizeof(void*));
+      tensor_places.tensor = word * static_cast<Py_ssize_t>(sizeof(void*));
       return true;
     }
   }
@@ -76,11 +88,8 @@ inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
 
 // Where a tensor's autograd metadata is kept, and in it the node that computed the tensor.  Torch tells both by calls
 // that nothing inlines, and they would be the dearest part of a check.  -1: not found, so torch is asked.
-inline Py_ssize_t autograd_offset = -1;  // of the pointer within a TensorImpl
-inline Py_ssize_t grad_fn_offset = -1;   // of the smart pointer within what it points to
-
 inline c10::AutogradMetaInterface* autograd_of(c10::TensorImpl* impl) {
-  return *reinterpret_cast<c10::AutogradMetaInterface* const*>(reinterpret_cast<const char*>(impl) + autograd_offset);
+  return *reinterpret_cast<c10::AutogradMetaInterface* const*>(reinterpret_cast<const char*>(impl) + tensor_places.autograd);
 }
 
 // What a smart pointer points to; torch has had two kinds of them for nodes.
@@ -107,8 +116,8 @@ inline void find_autograd_offsets(PyObject* tensors) {
     grad_fn = from_meta;
   }
   if (grad_fn < word || grad_fn > 4096 || grad_fn % word) return;
-  autograd_offset = found;
-  grad_fn_offset = grad_fn;
+  tensor_places.autograd = found;
+  tensor_places.grad_fn = grad_fn;
 }
 
 // Whether a tensor requires gradients, and whether it is a leaf, as Python says.  A view whose base was written to learns
@@ -116,11 +125,11 @@ inline void find_autograd_offsets(PyObject* tensors) {
 inline bool is_in_autograd(const at::TensorBase& tensor, bool requires_grad, bool is_leaf,
                            const c10::AutogradMetaInterface* base = nullptr) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const c10::AutogradMetaInterface* meta = autograd_offset < 0 ? impl->autograd_meta() : autograd_of(impl);
+  const c10::AutogradMetaInterface* meta = tensor_places.autograd < 0 ? impl->autograd_meta() : autograd_of(impl);
   if (!(meta && meta->requires_grad())) return !requires_grad && is_leaf;
   if (!requires_grad) return false;
-  if (autograd_offset < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
-  bool computed = first_word(*(reinterpret_cast<const char*>(meta) + grad_fn_offset)) != nullptr;
+  if (tensor_places.autograd < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
+  bool computed = first_word(*(reinterpret_cast<const char*>(meta) + tensor_places.grad_fn)) != nullptr;
   if (!computed && meta != base && tensor.is_view()) computed = first_word(tensor.grad_fn()) != nullptr;
   return is_leaf != computed;
 }
@@ -242,38 +251,128 @@ inline const c10::AutogradMetaInterface* metadata_of_base(PyObject* object) {
   return tensor.is_view() ? nullptr : tensor.unsafeGetTensorImpl()->autograd_meta();
 }
 
-// The bytes of a tensor that was found to be as a guard says: where they are the same still, only autograd is to be asked.
-//
-// What changes when a tensor is used lies elsewhere, but for the counts of references, which come first.  Sizes of more
-// dimensions than fit into the object, and those that a class of its own works out, lie elsewhere, too: no image then.
-class TensorImage {
- public:
-  TensorImage(PyObject* object, const c10::AutogradMetaInterface* base) {
-    c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
-    const bool plain = typeid(*impl) == typeid(c10::TensorImpl) && !impl->has_symbolic_sizes_strides();
-    if (!plain || impl->dim() > C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE || autograd_of_object(impl) != base) return;
-    impl_ = impl;
-    std::memcpy(bytes_, reinterpret_cast<const char*>(impl) + FIRST, sizeof(bytes_));
+// What a tensor's object ends with: sizes, strides, offset, dtype, device, policies and dispatch keys.  All that a guard on
+// a tensor asks for is there, but for its class and for autograd; what changes when a tensor is used lies before it.
+constexpr Py_ssize_t TAIL = sizeof(c10::impl::SizesAndStrides) + 3 * sizeof(int64_t) + sizeof(c10::DispatchKeySet);
+constexpr Py_ssize_t TAIL_OFFSET = static_cast<Py_ssize_t>(sizeof(c10::TensorImpl)) - TAIL;
+
+inline bool tail_found = false;  // whether it is where it is looked for
+
+// Whether the number of dimensions and the sizes, with which it begins, are found in some tensors of few dimensions.
+inline bool find_tail(PyObject* tensors) {
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors); n++) {
+    c10::TensorImpl* impl = tensor_of(PyTuple_GET_ITEM(tensors, n)).unsafeGetTensorImpl();
+    const char* tail = reinterpret_cast<const char*>(impl) + TAIL_OFFSET;
+    const bool begins = *reinterpret_cast<const size_t*>(tail) == static_cast<size_t>(impl->dim());
+    const bool sizes = reinterpret_cast<const char*>(impl->sizes().data()) == tail + sizeof(size_t);
+    if (!begins || !sizes) return false;
   }
+  return true;
+}
+
+// Finds the flag by clearing it, for a moment, in a tensor that requires gradients: it is the one byte of the metadata that
+// follows.
+inline void find_requires_grad(PyObject* tensors) {
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors) && tensor_places.autograd >= 0; n++) {
+    c10::TensorImpl* impl = tensor_of(PyTuple_GET_ITEM(tensors, n)).unsafeGetTensorImpl();
+    c10::AutogradMetaInterface* meta = autograd_of(impl);
+    if (!meta || !meta->requires_grad()) continue;
+    const size_t size = malloc_usable_size(meta);
+    const std::vector<char> on(reinterpret_cast<const char*>(meta), reinterpret_cast<const char*>(meta) + size);
+    meta->set_requires_grad(false, impl);
+    const std::vector<char> off(reinterpret_cast<const char*>(meta), reinterpret_cast<const char*>(meta) + size);
+    meta->set_requires_grad(true, impl);
+    Py_ssize_t changed = 0, place = -1;
+    for (size_t at = 0; at < size; at++)
+      if (on[at] != off[at]) changed++, place = static_cast<Py_ssize_t>(at);
+    if (changed == 1 && on[place] == 1 && off[place] == 0) tensor_places.requires_grad = place;
+    return;
+  }
+}
+
+using Pair = uint64_t __attribute__((vector_size(16), aligned(8), may_alias));
+
+inline Pair differences(const uint64_t* one, const uint64_t* other) {
+  return *reinterpret_cast<const Pair*>(one) ^ *reinterpret_cast<const Pair*>(other);
+}
+
+// Whether two tails say the same of tensors of so many dimensions: words two at a time, without a branch on each.
+inline bool is_same_tail(const uint64_t* one, const uint64_t* other, bool few_dimensions) {
+  constexpr size_t words = TAIL / sizeof(uint64_t), strides = 1 + C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE;
+  Pair differs = differences(one, other) | differences(one + words - 2, other + words - 2);
+  if (few_dimensions) {  // the others lie in words that mean nothing, or follow from these
+    differs |= differences(one + 2, other + 2) | differences(one + strides, other + strides);
+  } else {
+#pragma GCC unroll 16
+    for (size_t n = 2; n + 1 < words; n += 2) differs |= differences(one + n, other + n);
+  }
+  return !(differs[0] | differs[1]);
+}
+
+// How tensors looked that were found to be as a guard says; many tensors of a model look alike.
+struct TensorLook {
+  PyTypeObject* type;
+  bool requires_grad, few_dimensions;
+  uint64_t tail[TAIL / sizeof(uint64_t)];
+
+  bool operator==(const TensorLook& other) const { return std::memcmp(this, &other, sizeof(other)) == 0; }
+};
+static_assert(TAIL % sizeof(uint64_t) == 0 && TAIL_OFFSET % sizeof(uint64_t) == 0);
+
+// A tensor that looked so, where its look can tell: it is in `base`, the metadata of no view, that it was not computed.
+struct TensorImage {
+  const c10::TensorImpl* impl = nullptr;  // null: there is no image
+  const c10::AutogradMetaInterface* base = nullptr;
+  const void* base_class = nullptr;  // the first word of the metadata: views have metadata of a class of their own
+  const TensorLook* look = nullptr;
 
   // Whether the tensor is shown to be as it was; false where that is not known.
-  bool shows(const TensorFacts& facts, PyObject* object, const c10::AutogradMetaInterface* base) const {
-    if (!impl_ || Py_TYPE(object) != facts.type) return false;
-    const at::TensorBase& tensor = tensor_of(object);
-    return tensor.unsafeGetTensorImpl() == impl_ &&
-           std::memcmp(reinterpret_cast<const char*>(impl_) + FIRST, bytes_, sizeof(bytes_)) == 0 &&
-           is_in_autograd(tensor, facts.requires_grad, facts.is_leaf, base);
+  bool shows(PyObject* object, const TensorPlaces& places) const {
+    if (!impl || Py_TYPE(object) != look->type) return false;
+    if (word_at(object, places.tensor) != impl || word_at(impl, places.autograd) != base) return false;
+    if (!is_same_tail(tail_of(impl), look->tail, look->few_dimensions)) return false;
+    if (!base) return true;
+    return word_at(base, 0) == base_class && !word_at(base, places.grad_fn) &&
+           reinterpret_cast<const char*>(base)[places.requires_grad] == look->requires_grad;
   }
 
- private:
-  static constexpr size_t FIRST = sizeof(c10::intrusive_ptr_target);
-  static const c10::AutogradMetaInterface* autograd_of_object(c10::TensorImpl* impl) {
-    return autograd_offset < 0 ? impl->autograd_meta() : autograd_of(impl);
+  void prefetch(const TensorPlaces& places) const {
+    __builtin_prefetch(tail_of(impl) + TAIL / sizeof(uint64_t) - 5);
+    __builtin_prefetch(reinterpret_cast<const char*>(base) + places.requires_grad);
   }
 
-  const c10::TensorImpl* impl_ = nullptr;  // null: there is no image
-  char bytes_[sizeof(c10::TensorImpl) - FIRST];
+  static const void* word_at(const void* object, Py_ssize_t offset) {
+    return first_word(reinterpret_cast<const char*>(object)[offset]);
+  }
+
+  static const uint64_t* tail_of(const c10::TensorImpl* impl) {
+    return reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(impl) + TAIL_OFFSET);
+  }
 };
+
+constexpr std::ptrdiff_t RECENT_LOOKS = 32;  // so many are gone through for one that a tensor has, too
+
+// The image of a tensor of which a guard's facts hold.  There is none of a tensor of more dimensions than fit into the
+// object, of one that works its sizes out, of a view that has metadata and of what autograd has computed.
+inline TensorImage image_of(PyObject* object, const TensorFacts& facts, std::deque<TensorLook>& looks) {
+  c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
+  const bool plain = typeid(*impl) == typeid(c10::TensorImpl) && !impl->has_symbolic_sizes_strides();
+  if (!tail_found || tensor_places.requires_grad < 0 || !plain || impl->dim() > C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE) return {};
+  TensorImage made{impl, metadata_of_base(object)};
+  if (autograd_of(impl) != made.base || !facts.is_leaf) return {};
+  if (made.base) made.base_class = TensorImage::word_at(made.base, 0);
+  TensorLook look;
+  std::memset(&look, 0, sizeof(look));
+  look.type = facts.type;
+  look.requires_grad = facts.requires_grad;
+  look.few_dimensions = impl->dim() <= 2;
+  std::memcpy(look.tail, TensorImage::tail_of(impl), sizeof(look.tail));
+  const auto recent = looks.end() - std::min<std::ptrdiff_t>(looks.size(), RECENT_LOOKS);
+  const auto known = std::find(recent, looks.end(), look);
+  made.look = known == looks.end() ? &looks.emplace_back(look) : &*known;
+  if (!made.shows(object, tensor_places)) return {};
+  return made;
+}
 
 inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
   const Answer answer = check_properties(facts, object);

@@ -252,7 +252,7 @@ PyObject* statistics(PyObject* self, PyObject*) {
   const Memory none(p.profiles);
   const Memory& memory = p.memory ? *p.memory : none;
   return Py_BuildValue("{s:K,s:K,s:n,s:n,s:n,s:n}", "full", p.full, "short", p.short_, "notes",
-                       memory.notes.notes.size(), "early", memory.early.size(), "late", memory.late.size(), "python",
+                       memory.notes.count + memory.notes.others.size(), "early", memory.early.size(), "late", memory.late.size(), "python",
                        memory.unsure.size());
 }
 
@@ -321,6 +321,8 @@ PyObject* setup(PyObject*, PyObject* args) {
     return nullptr;
   }
   find_autograd_offsets(tensors);
+  find_requires_grad(tensors);
+  tail_found = find_tail(tensors);
   Py_RETURN_NONE;
 }
 

@@ -35,6 +35,9 @@ no generated kernel does.
 
 ``turret::seeded_state(seed) -> Tensor``
     The state of a generator of the CPU that was given a seed; a function of the seed.
+``turret::fresh_seed() -> Tensor``
+    What ``torch.Generator.seed`` takes, of which nothing is known before and which is no draw; of its 64 bits 63, so
+    that it is an int64 that is never below zero.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ _OF_THE_STATE = (torch.Tag.nondeterministic_seeded, torch.Tag.cudagraph_unsafe)
 _library.define("rng_state() -> Tensor", tags=_OF_THE_STATE)
 _library.define("set_rng_state(Tensor state) -> ()", tags=_OF_THE_STATE)
 _library.define("manual_seed(SymInt seed) -> ()", tags=_OF_THE_STATE)
+_library.define("fresh_seed() -> Tensor", tags=_OF_THE_STATE)
 _library.define("seeded_state(SymInt seed) -> Tensor", tags=(torch.Tag.cudagraph_unsafe,))
 
 
@@ -179,6 +183,14 @@ def _manual_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _fresh_seed() -> torch.Tensor:
+    return torch.tensor(torch.Generator().seed() & (2**63 - 1))
+
+
+def _fresh_seed_meta() -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64)
+
+
 def _seeded_state(seed: int) -> torch.Tensor:
     return torch.Generator().manual_seed(seed).get_state()
 
@@ -202,10 +214,12 @@ torch.library.register_fake("turret::random", _random_meta, lib=_library)
 _library.impl("rng_state", _rng_state, "CompositeExplicitAutograd")
 _library.impl("set_rng_state", _set_rng_state, "CompositeExplicitAutograd")
 _library.impl("manual_seed", _manual_seed, "CompositeExplicitAutograd")
+_library.impl("fresh_seed", _fresh_seed, "CompositeExplicitAutograd")
 _library.impl("seeded_state", _seeded_state, "CompositeExplicitAutograd")
 torch.library.register_fake("turret::rng_state", _rng_state_meta, lib=_library)
 torch.library.register_fake("turret::set_rng_state", _no_result, lib=_library)
 torch.library.register_fake("turret::manual_seed", _no_result, lib=_library)
+torch.library.register_fake("turret::fresh_seed", _fresh_seed_meta, lib=_library)
 torch.library.register_fake("turret::seeded_state", _seeded_state_meta, lib=_library)
 
 seed = torch.ops.turret.seed.default
@@ -213,4 +227,5 @@ random = torch.ops.turret.random.default
 rng_state = torch.ops.turret.rng_state.default
 set_rng_state = torch.ops.turret.set_rng_state.default
 manual_seed = torch.ops.turret.manual_seed.default
+fresh_seed = torch.ops.turret.fresh_seed.default
 seeded_state = torch.ops.turret.seeded_state.default

@@ -7,6 +7,7 @@ own error. Fakes say things in their own words and refuse things that eager take
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -95,6 +96,18 @@ def _names_of_results(target: Any, kwargs: dict[str, Any]) -> tuple[str, ...]:
     if isinstance(target, OpOverload):
         return tuple(a.name for a in target._schema.arguments if a.is_out and a.name in kwargs)
     return ("out",) if kwargs.get("out") is not None else ()
+
+
+def operator_error(operation: Callable, left: Any, right: Any) -> TypeError | None:
+    """What Python raises for an operator of two real objects, where it is a ``TypeError``."""
+    with disable_current_modes(), torch.no_grad():
+        try:
+            operation(left, right)
+        except TypeError as error:
+            return error.with_traceback(None)
+        except Exception:
+            return None
+    return None
 
 
 class _NotMade(Exception):

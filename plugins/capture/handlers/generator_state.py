@@ -11,6 +11,7 @@ from turret.plugins.capture.values.torch_generators import (
     TorchGenerator,
     check_place,
     checked_seed,
+    fresh_seed,
     new_generator,
     outside_generator,
 )
@@ -48,6 +49,16 @@ def manual_seed(t: Tracer, seed: Value) -> Value:
     t.recorder.call(random_ops.manual_seed, [given], {})
     default.note_seed(t, given)
     return default
+
+
+@registry.function(torch.random.seed)
+def seed(t: Tracer) -> Value:
+    """``torch.seed``, of the generators of all devices."""
+    check_place(t, "torch.seed")
+    given, default = fresh_seed(t), _default(t)
+    t.recorder.call(random_ops.manual_seed, [given], {})
+    default.seed, default.is_seed_known = given, True
+    return given
 
 
 registry.named["torch._compile", "manual_seed"] = manual_seed  # the wrapper that it gets where Dynamo is imported

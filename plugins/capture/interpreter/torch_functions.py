@@ -14,7 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Tensor
+from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, QUANTIZE, READS_DATA, Tensor
 from turret.torch_compat.fakes import unset_fake_temporarily
 from turret.torch_compat.operators.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -98,6 +98,9 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         return _answer(t, function, name, args, kwargs)
     if name in READS_DATA or name in NOT_IN_GRAPHS:
         raise Unsupported(f"torch.{name} {READS_DATA.get(name, 'in compiled code')}")
+    if name in QUANTIZE:
+        hint = "keep numbers in torch.fake_quantize_per_tensor_affine, or quantize outside of the compiled function"
+        raise Unsupported(f"torch.{name} makes a quantized tensor, which no graph holds", hint)
     if isinstance(function, HigherOrderOperator):
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):

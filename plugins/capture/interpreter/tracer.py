@@ -24,6 +24,7 @@ from turret.plugins.capture.interpreter.calls import Caller
 from turret.plugins.capture.interpreter.frame import Generator
 from turret.plugins.capture.interpreter.namespaces import Namespaces
 from turret.plugins.capture.interpreter.overrides import Overrides
+from turret.plugins.capture.interpreter.refused_operators import refused_by_both
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
@@ -55,7 +56,7 @@ from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Array, Tensor
+from turret.plugins.capture.values.tensors import INPLACE, Array, Tensor
 from turret.torch_compat.programs.functions import assert_async
 
 _OF_SEQUENCES = frozenset(getattr(kind, name) for kind in (list, tuple, str, bytes) for name in ("__add__", "__mul__"))
@@ -408,7 +409,14 @@ class FrameTracer(Caller):
             return Constant(self.is_same(left, right) == (symbol == "=="))
         if left.is_constant() and right.is_constant():
             return self.fold(COMPARISONS[symbol], [left, right], {})
+        self._raise_refused(COMPARISONS[symbol], left, right)
         raise Unsupported(f"{left.describe()} {symbol} {right.describe()}")
+
+    def _raise_refused(self, operation: Callable, left: Value, right: Value) -> None:
+        """Raise what eager does for an operator that neither side answers for, where that is known."""
+        refused = None if self.overrides.sees_all() else refused_by_both(operation, left, right)
+        if refused is not None:
+            raise self.raised_from(refused)
 
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
@@ -424,6 +432,7 @@ class FrameTracer(Caller):
             inplace = False
         answer = self._operated(operation, left, right, inplace)
         if isinstance(answer, types.NotImplementedType):
+            self._raise_refused(INPLACE.get(operation, operation) if inplace else operation, left, right)
             raise Unsupported(f"{operation.__name__} of {left.describe()} and {right.describe()}")
         return answer
 

@@ -68,6 +68,16 @@ def generator_of(state: torch.Tensor) -> torch.Generator:
     return torch.Generator().set_state(state)
 
 
+def pybind_getter(kind: type, name: str) -> Callable[[Any], Any] | None:
+    """What reads an attribute of the instances of a class written in C++ with pybind11, where it is one's property."""
+    found = class_member(kind, name)
+    if type(kind).__name__ != "pybind11_type" or type(found) is not property:
+        return None
+    if class_member(kind, "__getattribute__") is not object.__getattribute__:
+        return None
+    return found.fget if type(found.fget).__name__ == "instancemethod" else None
+
+
 def name_of_method(function: Any) -> str | None:
     """The name of a bound method written in C; None of one that its object has not under that name: ``super`` gave it.
 

@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.frames.class_members import ABSENT, class_member, member_owner
-from turret.frames.sources import BoundSource, CallSource, DictSource, ItemSource, Source
+from turret.frames.sources import AttrSource, BoundSource, CallSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack, Lines
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
@@ -709,6 +709,18 @@ class Previous(Value):
 NULL, PREVIOUS = Null(), Previous()
 
 
+_CONSTANTS = (bool, int, float, str, bytes, type(None))
+
+
+def told_by_pybind(t: Tracer, value: Any, name: str) -> Value | None:
+    """The number or text that a property gives of an object written in C++ with pybind11, which is guarded."""
+    if value.object is None or value.source is None:
+        return None
+    getter = lookups.pybind_getter(type(value.object), name)
+    found = ABSENT if getter is None else getter(value.object)
+    return t.wrap(found, AttrSource(value.source, name)) if isinstance(found, _CONSTANTS) else None
+
+
 class Opaque(Value):
     """An object that capture knows nothing of: it may be handed around, and that is all."""
 
@@ -729,6 +741,8 @@ class Opaque(Value):
             return t.wrap_known(type(self.object))
         if self.has_method(t, name):
             return MethodOfValue(self, name)
+        if (told := told_by_pybind(t, self, name)) is not None:
+            return told
         raise Unsupported(f"attribute {name!r} of {self.describe()}")
 
     def pin(self, t: Tracer) -> None:

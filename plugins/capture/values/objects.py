@@ -26,6 +26,7 @@ from turret.plugins.capture.values.base import (
     Rebuilder,
     Tracer,
     Value,
+    told_by_pybind,
 )
 from turret.plugins.capture.values.classes import (
     bind_attribute,
@@ -151,7 +152,7 @@ class Instance(Value):
             return self.payload.get_attr(t, name)  # type: ignore[union-attr]
         data = owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType)
         if data and look_up(t, type(raw), "__get__")[0] is not None:
-            return bind_attribute(t, self, owner, name, raw)
+            return self.computed(t, owner, name, raw)
         found = self.own(t, name)
         if found is not None:
             return found
@@ -162,6 +163,10 @@ class Instance(Value):
             self.assume_absent(t, name)
             return bind_attribute(t, self, owner, name, raw)
         self.lacks(t, name, raw)
+
+    def computed(self, t: Tracer, owner: Any, name: str, raw: Any) -> Value:
+        """What a descriptor of the class gives that comes ahead of the instance's own attribute."""
+        return told_by_pybind(t, self, name) or bind_attribute(t, self, owner, name, raw)
 
     def kept_by_payload(self, owner: Any, raw: Any) -> bool:
         """Whether an attribute is one of the container in C that the instance is (``maxlen`` of a deque)."""

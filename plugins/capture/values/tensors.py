@@ -76,10 +76,10 @@ NOT_IN_GRAPHS = frozenset(
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
         "__setstate__",
-        # Their fakes are no quantized tensors.
-        "quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel",
     }
 )  # fmt: skip
+QUANTIZE = frozenset({"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"})
+"""Functions whose fakes are no quantized tensors: they tell another dtype, and that they are not quantized."""
 _LOOK_AT_MEMORY = frozenset(
     {"storage", "untyped_storage", "_typed_storage", "is_set_to", "__reduce_ex__", "__deepcopy__", "__reduce__"}
 )

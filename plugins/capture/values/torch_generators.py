@@ -130,6 +130,13 @@ class TorchGenerator(Value):
         self.note_seed(t, given)
         return self
 
+    def m_seed(self, t: Tracer) -> Value:
+        self.state(t)
+        given = fresh_seed(t)
+        self.move_to(t, t.recorder.call(random_ops.seeded_state, [given], {}))
+        self.seed, self.is_seed_known = given, True
+        return given
+
     def note_seed(self, t: Tracer, seed: Value) -> None:
         """Remember what the program will be told: seeds below zero wrap around."""
         self.is_seed_known = t.truth(t.compare(">=", seed, Constant(0)))
@@ -154,6 +161,13 @@ class TorchGenerator(Value):
     def replay(self, r: Rebuilder) -> None:
         assert self.source is not None and self.held is not None
         r.effect(f"{r.source(self.source)}.set_state({r.load(self.held)})")
+
+
+def fresh_seed(t: Tracer) -> Value:
+    """A seed that nobody knows before the graph runs."""
+    given = t.recorder.call(random_ops.fresh_seed, [], {}).call_method(t, "item", [], {})
+    t.recorder.call(torch.ops.aten.sym_constrain_range.default, [given], {"min": Constant(0)})
+    return given
 
 
 def checked_seed(t: Tracer, seed: Value) -> Value:

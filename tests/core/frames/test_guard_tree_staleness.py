@@ -95,6 +95,10 @@ def guards_on_attributes(rng: random.Random, source: Source, value: Any) -> list
     return rng.sample(guards, rng.randrange(1, len(guards)))
 
 
+class OtherDict(dict):
+    """A class that a namespace may be of instead."""
+
+
 def family() -> tuple[type, type]:
     """Two classes that an instance may be of in turn."""
 
@@ -149,6 +153,7 @@ def change_attributes(rng: random.Random, one: Any, other: Any, classes: tuple[t
         lambda: setattr(one, "__dict__", dict(one.__dict__)),
         lambda: setattr(one, "__dict__", {"a": value, "b": value}),
         lambda: setattr(one, "__dict__", other.__dict__),
+        lambda: setattr(one, "__dict__", OtherDict(one.__dict__)),
         lambda: setattr(one, "__class__", of_class),
         lambda: delattr(one, "__dict__"),
         lambda: setattr(of_class, name, value),
@@ -307,10 +312,15 @@ def test_a_proxy_of_another_mapping_at_the_address_of_the_one_before_is_seen() -
     assert not check(None)
 
 
+class OtherParameter(torch.nn.Parameter):
+    """A class that a parameter may be of instead."""
+
+
 def some_tensor(rng: random.Random) -> torch.Tensor:
     """A tensor: plain or a parameter, with or without gradients, a leaf, computed, or a view of another one."""
     data = torch.ones(
-        rng.choice([(2, 3), (2, 3), (3, 2), (6,), (1, 1, 1, 1, 2, 3)]), dtype=rng.choice([torch.float32, torch.float64])
+        rng.choice([(2, 3), (2, 3), (3, 2), (6,), (), (1, 2, 3), (1, 1, 1, 1, 2, 3)]),
+        dtype=rng.choice([torch.float32, torch.float64]),
     )
     made: list[Callable[[], torch.Tensor]] = [
         lambda: data,
@@ -339,7 +349,9 @@ def change_tensor(rng: random.Random, holder: Any, name: str) -> None:
         lambda: tensor.detach_(),
         lambda: whole and tensor.t_(),
         lambda: whole and tensor.transpose_(0, -1),
-        lambda: whole and tensor.resize_(2, 3),
+        lambda: whole and tensor.resize_(rng.choice([(2, 3), (6,), (1, 2, 3), (3, 2, 1)])),
+        lambda: whole and tensor.as_strided_((2, 3), rng.choice([(1, 2), (3, 1), (0, 0)])),
+        lambda: setattr(tensor, "__class__", rng.choice([torch.nn.Parameter, OtherParameter])),
         lambda: tensor.retain_grad(),
         lambda: whole and tensor.set_(other),
         lambda: tensor._base.mul_(torch.ones((), dtype=tensor.dtype, requires_grad=True)),

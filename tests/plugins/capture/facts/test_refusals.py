@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +20,15 @@ WRONG = {
     "view": lambda x: x.view(3, 3),
     "dimension": lambda x: x.sum(5),
     "parts": lambda x: torch.cat([x, torch.ones(4, 3, 2)]),
+    "text added": lambda x: x + "a",
+    "added to a text": lambda x: "a" + x,
+    "added to a list": lambda x: [1] + x,
+    "a dict taken away": lambda x: x - {},
+    "product with a text": lambda x: x @ "a",
+    "shifted by a class": lambda x: x << int,
+    "compared with a text": lambda x: x < "a",
+    "text written": lambda x: operator.iadd(x * 2, "a"),
+    "a parameter": lambda x: torch.nn.Parameter(x) ** "a",
 }
 
 

@@ -216,6 +216,38 @@ def test_a_state_from_outside_is_set():
     assert_streams_equal(compiled(program, False), program, X, state)
 
 
+def of_nobody_else(x):
+    generator = torch.Generator()
+    seed = generator.seed()
+    first = torch.rand(3, generator=generator)
+    generator.manual_seed(seed)
+    return x + 1, first, torch.rand(3, generator=generator), seed, seed == generator.initial_seed()
+
+
+def of_all_devices(x):
+    seed = torch.seed()
+    first = torch.rand(3)
+    torch.random.manual_seed(seed)
+    return x + 1, first, torch.rand(3), seed, seed == torch.initial_seed()
+
+
+@pytest.mark.parametrize("program", [of_nobody_else, of_all_devices])
+def test_a_seed_that_nobody_knows_is_another_one_at_each_call_of_one_graph(program):
+    mine = Observed(program, fullgraph=True)
+    seeds = set()
+    for _ in range(3):
+        _, first, again, seed, is_it = mine(X)
+        seeds.add(seed)
+        assert torch.equal(first, again) and is_it
+    assert len(seeds) == 3 and type(seed) is int
+    if program is of_all_devices:
+        assert torch.initial_seed() == seed
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        torch.rand(3)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_seed_that_changes_is_one_graph():
     def program(x, seed):
         torch.manual_seed(seed)

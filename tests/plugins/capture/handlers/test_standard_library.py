@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from tests.plugins.capture.capture_lab import Observed, assert_same, check
+from turret.errors import CaptureError
 
 X = torch.ones(3)
 LOGGER = logging.getLogger("turret.tests.of.capture")
@@ -272,3 +273,5 @@ def test_a_quantized_tensor_breaks_the_graph():
 
     observed = Observed(program)
     assert_same(observed(X), program(X))
+    with pytest.raises(CaptureError, match="makes a quantized tensor, which no graph holds"):
+        Observed(program, fullgraph=True)(X)
