@@ -74,6 +74,8 @@ def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str
         value = args[0].realize() if args else None
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
+        if isinstance(value, Array) and (number := value.as_number(t)) is not None:
+            return handler(t, number, *args[1:], **kwargs)
         if isinstance(value, Symbolic) and len(args) == 1:
             return value if value.type() is cls else convert(t, value)
         if isinstance(value, Instance):
