@@ -37,7 +37,12 @@ from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.operators.library import CustomOpDef, code_of_triton_op
-from turret.torch_compat.programs.functions import assert_async, shape_as_tensor, torch_assert
+from turret.torch_compat.programs.functions import (
+    assert_async,
+    reshape_from_tensor,
+    shape_as_tensor,
+    torch_assert,
+)
 from turret.torch_compat.programs.tracers import (
     FxCall,
     get_tracing_state,
@@ -167,6 +172,15 @@ def call_graph_module(t: Tracer, /, wrapped: Value, obj: Value, *args: Value, **
 def sizes_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
     return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
+
+
+@registry.function(reshape_from_tensor)
+def reshape_as_told(t: Tracer, value: Value, shape: Value) -> Value:
+    """``Tensor.reshape`` to sizes that a tensor of integers holds."""
+    held = shape.realize()
+    if not isinstance(held, Tensor) or held.fake.dtype is not torch.int64 or held.fake.dim() != 1:
+        return t.recorder.call(reshape_from_tensor, [value, held], {})
+    return t.recorder.call_method("reshape", [value, held.reads(t, "tolist")], {})
 
 
 @registry.tensor_method("copy_")

@@ -44,6 +44,7 @@ from turret.plugins.capture.values.base import (
     is_numpy_scalar,
     spelled,
 )
+from turret.plugins.capture.values.choices import Choice
 from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
 from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
@@ -457,7 +458,7 @@ class FrameTracer(Caller):
             return self.overrides.method(value, _UNARY_NAMES[name], [], {})
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
-        if isinstance(value, Array):
+        if isinstance(value, (Array, Choice)):
             return value.unary(self, _UNARY[name])
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])

@@ -93,6 +93,16 @@ class Choice(Value):
             reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
             raise Unsupported(reason) from None
 
+    def unary(self, t: Tracer, operation: Callable) -> Value:
+        """A unary operator."""
+
+        def of(part: Value) -> Value:
+            if isinstance(part, Choice):
+                return Choice(part.condition, of(part.chosen), of(part.other))
+            return t.call(t.wrap_known(operation), [part], {}).realize()
+
+        return settled(t, of(self))
+
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return t.compare(symbol, self.beside(t, other), other)
 

@@ -243,6 +243,8 @@ class Tensor(Value):
                 raise t.raised(RuntimeError, Constant(_NOT_A_LEAF + ("" if wanted else _TO_DETACH)))
             t.recorder.call_method("requires_grad_", [self, Constant(wanted)], {})
             return
+        if name == "requires_grad" and self.fake.is_leaf and t.truth(value) == self.fake.requires_grad:
+            return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":

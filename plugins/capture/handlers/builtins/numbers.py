@@ -15,7 +15,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
-from turret.plugins.capture.values.choices import extreme_of_two
+from turret.plugins.capture.values.choices import Choice, extreme_of_two
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Tuple
@@ -98,7 +98,7 @@ def abs_(t: Tracer, value: Value) -> Value:
         return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
         return t.recorder.call(abs, [value], {})
-    if isinstance(value, Array):
+    if isinstance(value, (Array, Choice)):
         return value.unary(t, abs)
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")
