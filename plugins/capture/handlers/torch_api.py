@@ -183,6 +183,20 @@ def reshape_as_told(t: Tracer, value: Value, shape: Value) -> Value:
     return t.recorder.call_method("reshape", [value, held.reads(t, "tolist")], {})
 
 
+@registry.function(torch.tensor_split)
+def split_as_told(t: Tracer, /, input: Value, *args: Value, **kwargs: Value) -> Value:
+    """At places, or into so many parts, as a tensor of integers says, too."""
+    where = args[0].realize() if args else None
+    if isinstance(where, Tensor) and where.fake.dtype is torch.int64 and where.fake.dim() < 2:
+        args = (where.reads(t, "tolist"), *args[1:])
+    return t.recorder.call(torch.tensor_split, [input, *args], kwargs)
+
+
+@registry.tensor_method("tensor_split")
+def split_of(t: Tracer, /, tensor: Tensor, *args: Value, **kwargs: Value) -> Value:
+    return split_as_told(t, tensor, *args, **kwargs)
+
+
 @registry.tensor_method("copy_")
 def copy_into(t: Tracer, /, tensor: Tensor, src: Value, *rest: Value, **named: Value) -> Value:
     """Of a number, which graphs behind this one have no copies of: a fill."""
