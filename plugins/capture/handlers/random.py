@@ -50,7 +50,7 @@ def default_generator_of_numpy(t: Tracer, seed: Value | None = None) -> Value:
 
 def _of_numpys_module(name: str, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     """A function of the module that calls a method of its generator."""
-    owner = numpy.random.rand.__self__
+    owner = numpy.random.rand.__self__  # type: ignore[attr-defined]
     return t.wrap(owner, BoundSource("numpy.random", owner)).realize().call_method(t, name, list(args), kwargs)
 
 

@@ -298,7 +298,8 @@ class ArrayOfTensor(_Numbers):
         drawn = self.random()
         if drawn is None or self.kind is numpy.ndarray or drawn.numbers.dtype.kind not in "iu":
             return None
-        return t.recorder.int_input(operator.index(drawn.numbers), CallSource(drawn.source, operator.index), is_int=True)
+        source = CallSource(drawn.source, operator.index)
+        return t.recorder.int_input(operator.index(drawn.numbers), source, is_int=True)
 
     def read(self, t: Tracer, name: str) -> Value:
         """The numbers of the array as Python's."""
@@ -447,7 +448,8 @@ def _as_pythons(t: Tracer, drawn: Drawn, name: str) -> Value | None:
     """Random numbers as Python's; None where only the graph has those."""
     numbers = drawn.numbers
     if name == "tolist":
-        return _listed(t, numbers.tolist(), CallSource(drawn.source, lookups.as_list)) if numbers.size <= _MOST_READ else None
+        few = numbers.size <= _MOST_READ
+        return _listed(t, numbers.tolist(), CallSource(drawn.source, lookups.as_list)) if few else None
     convert = _CONVERSIONS.get(name)
     if numbers.size != 1 or convert is None or numbers.dtype.kind not in convert[0]:
         return None
@@ -458,7 +460,7 @@ def _listed(t: Tracer, numbers: Any, source: Source) -> Value | None:
     if not isinstance(numbers, list):
         return _number(t, numbers, source)
     items = [_listed(t, v, ItemSource(source, n)) for n, v in enumerate(numbers)]
-    return None if None in items else t.new_list(items)
+    return None if None in items else t.new_list(items)  # type: ignore[arg-type]
 
 
 def _number(t: Tracer, number: Any, source: Source) -> Value | None:

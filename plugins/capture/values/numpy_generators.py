@@ -16,7 +16,7 @@ from turret.plugins.capture.python.random_draws import Draw, Fork
 from turret.plugins.capture.values.arrays import ArrayOfTensor, Drawn, array_value
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.random_generators import MOST_CHOSEN_FROM, RandomGenerator, State, Stream
-from turret.plugins.capture.values.sequences import List, Range, Slice
+from turret.plugins.capture.values.sequences import Range, Slice
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.tensors import Array
 
@@ -41,7 +41,7 @@ class NumpyGenerator(RandomGenerator):
 
     def __init__(self, stream: Stream, kind: type, source: Source | None = None, object: Any = None) -> None:
         super().__init__(stream, source, object)
-        self.kind = kind
+        self.kind: Any = kind
 
     def type(self) -> type:
         return self.kind
@@ -98,7 +98,7 @@ class NumpyGenerator(RandomGenerator):
     def state(self) -> str:
         return random_draws.state_of_numpy(self.stream.fork.generator)
 
-    def m_seed(self, t: Tracer, seed: Value | None = None) -> Value:
+    def m_seed(self, t: Tracer, seed: Value | None = None) -> Value:  # type: ignore[override]
         self.begin(t, seeded(t, self.kind, seed))
         return Constant(None)
 

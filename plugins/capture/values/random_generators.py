@@ -15,8 +15,9 @@ from turret.plugins.capture.python import random_draws
 from turret.plugins.capture.python.random_draws import Draw, Fork
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.floats import ChangingFloat
-from turret.plugins.capture.values.sequences import List, Range
+from turret.plugins.capture.values.sequences import List, Range, Tuple
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.symbols import Symbolic
 
@@ -114,15 +115,15 @@ class RandomGenerator(Value):
         try:
             found = draw(stream.fork)
         except Exception as error:
-            if before is None or self.state() != before:
+            if self.state() != before:
                 raise Unsupported(f"{method.__name__} of a random generator, which fails halfway") from error
             raise t.raised_from(error) from None
         self.moves_on(t)
         stream.last = draw
         return found, draw
 
-    def state(self) -> tuple | None:
-        """The state of what capture draws from; None where states are not compared."""
+    def state(self) -> Any:
+        """The state of what capture draws from, to be compared with others."""
         return self.stream.fork.generator.getstate()
 
     def moves_on(self, t: Tracer) -> None:
@@ -149,10 +150,18 @@ class RandomGenerator(Value):
         if population is not None:
             found = self.draw(t, method, population, *args, **kwargs)
             return found.items if isinstance(found, List) else [found]
-        found, _ = self.drawn(t, method, range(len(items)), *args, **kwargs)
-        if self.stream.source is not None:
-            raise Unsupported("objects that are picked at random")
-        return [items[n] for n in found]
+        if self.stream.source is None:
+            found, _ = self.drawn(t, method, range(len(items)), *args, **kwargs)
+            return [items[n] for n in found]
+        places = self.draw(t, method, range(len(items)), *args, **kwargs).unpack(t)
+        return [self.entry(t, items, place) for place in places]
+
+    def entry(self, t: Tracer, items: Sequence[Value], place: Value) -> Value:
+        """The item at a place that was drawn: out of a table of numbers, or with a guard on which it is."""
+        found = entry_drawn(t, Tuple(list(items)), place.realize())
+        if found is None and self.stream.source is not None and len(items) > MOST_CHOSEN_FROM:
+            raise Unsupported(f"a choice of one among {len(items)} objects")
+        return items[t.int_of(place)] if found is None else found
 
     def m_choice(self, t: Tracer, seq: Value) -> Value:
         items = _items(t, seq)
@@ -160,9 +169,7 @@ class RandomGenerator(Value):
             raise t.raised(IndexError, "Cannot choose from an empty sequence")
         if isinstance(items, range) or _plain(items) is not None:
             return self.picked(t, items, METHODS["choice"])[0]
-        if self.stream.source is not None and len(items) > MOST_CHOSEN_FROM:
-            raise Unsupported(f"a choice of one among {len(items)} objects")
-        return items[t.int_of(self.draw(t, METHODS["choice"], range(len(items))))]
+        return self.entry(t, items, self.draw(t, METHODS["choice"], range(len(items))))
 
     def m_choices(
         self,

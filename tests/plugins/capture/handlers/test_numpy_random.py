@@ -126,7 +126,13 @@ def made(x):
 
 def generators(x):
     y = x * MODERN.choice(NUMBERS) + LEGACY.choice(4) + torch.from_numpy(MODERN.dirichlet([1.0, 2.0, 3.0]))
-    return y, MODERN.standard_t(3), LEGACY.vonmises(0, 1), MODERN.permutation([3, 4, 5]), LEGACY.multinomial(5, [0.2, 0.8])
+    return (
+        y,
+        MODERN.standard_t(3),
+        LEGACY.vonmises(0, 1),
+        MODERN.permutation([3, 4, 5]),
+        LEGACY.multinomial(5, [0.2, 0.8]),
+    )
 
 
 def refused_by_numpy(x):

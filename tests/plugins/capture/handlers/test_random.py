@@ -77,6 +77,8 @@ ONE_GRAPH = {
     "many": numbers(lambda: functools.reduce(operator.add, [random.random() for _ in range(1500)])),
     "an entry of a table": lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0][random.randrange(5)],
     "a row of a table": lambda x: x[list(PAIRS[random.randrange(6)])] + PAIRS[random.randrange(6)][0],
+    "a choice of rows": lambda x: x[list(random.choice(PAIRS))],
+    "rows in another order": lambda x: (random.sample(PAIRS, 3), x[random.choices(PAIRS, k=2)[1][0]]),
     "an unbound method": numbers(lambda: random.Random.random(OWN) + random.Random.uniform(OTHER, 0, 1)),
 }
 
@@ -221,7 +223,13 @@ def beyond_a_table(x):
         return str(error)
 
 
-@pytest.mark.parametrize("program", [branches, functions, beyond_a_table])
+def reordered(x):
+    functions = [torch.sin, torch.cos]
+    random.shuffle(functions)
+    return functions[0](functions[1](x))
+
+
+@pytest.mark.parametrize("program", [branches, functions, beyond_a_table, reordered])
 def test_a_branch_has_a_guard_and_a_guard_that_fails_draws_nothing(program):
     observed = agrees(program, calls=12)
     assert_captured(observed)

@@ -42,7 +42,9 @@ def test_requires_grad_that_is_set_to_what_it_is_changes_nothing():
 def test_sizes_that_a_tensor_holds_are_those_of_a_reshape_and_of_a_split(sizes):
     def program(x):
         shape = torch.onnx.operators.shape_as_tensor(x)
-        flat = torch.onnx.operators.reshape_from_tensor_shape(x, torch.cat([torch.tensor([-1]), shape[1:].prod()[None]]))
+        flat = torch.onnx.operators.reshape_from_tensor_shape(
+            x, torch.cat([torch.tensor([-1]), shape[1:].prod()[None]])
+        )
         return flat, *torch.tensor_split(x, torch.tensor([1])), *x.tensor_split(torch.tensor(2))
 
     observed = Observed(program, fullgraph=True)
