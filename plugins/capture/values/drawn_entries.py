@@ -19,10 +19,7 @@ def entry_drawn(t: Tracer, table: Value, key: Value) -> Value | None:
 
     Tables are tuples or lists of numbers of one type, or of tuples of as many of them.
     """
-    if type(table) not in (List, Tuple) or not isinstance(key, (Symbolic, Array)):
-        return None
-    place = key.place(t) if isinstance(key, Array) else key
-    if not isinstance(place, Symbolic) or place.source is None or not is_drawn(place.source):
+    if type(table) not in (List, Tuple) or (place := _place(t, key)) is None:
         return None
     assert isinstance(table, Sequence)
     rows = [v.realize() for v in table.items]
@@ -33,6 +30,13 @@ def entry_drawn(t: Tracer, table: Value, key: Value) -> Value | None:
         return None
     found = [_entry(t, [v.realize() for v in column], place) for column in columns]
     return None if None in found else Tuple(found)  # type: ignore[arg-type]
+
+
+def _place(t: Tracer, key: Value) -> Symbolic | None:
+    """The number that a key is, if it was drawn."""
+    place = key.place(t) if isinstance(key, Array) else key
+    drawn = isinstance(place, Symbolic) and place.source is not None and is_drawn(place.source)
+    return place if drawn else None  # type: ignore[return-value]
 
 
 def is_drawn(source: Source) -> bool:
