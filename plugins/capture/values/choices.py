@@ -64,6 +64,12 @@ class Choice(Value):
             raise Unsupported(f"an operator of {self.describe()} and a tensor")
         return chosen_float(t, self)
 
+    def to_float(self, t: Tracer) -> Value:
+        """``float`` of the number that it is."""
+        if any(isinstance(v, Tensor) for v in self.leaves) or not all(map(_is_float, self.leaves)):
+            raise Unsupported(f"float of {self.describe()}")
+        return chosen_float(t, self)
+
     def selected(self, t: Tracer, like: Tensor) -> Value:
         """The value as a tensor of the type of ``like``."""
         options = []

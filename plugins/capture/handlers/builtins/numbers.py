@@ -74,6 +74,8 @@ def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str
         value = args[0].realize() if args else None
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
+        if isinstance(value, Choice) and cls is float and len(args) == 1:
+            return value.to_float(t)
         if isinstance(value, Array) and (number := value.as_number(t)) is not None:
             return handler(t, number, *args[1:], **kwargs)
         if isinstance(value, Symbolic) and len(args) == 1:

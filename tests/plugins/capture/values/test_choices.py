@@ -25,7 +25,7 @@ def bounded_by_floats(a, b):
 
 def largest(a, b):
     low, high = min(a.min(), 0), min(b.min().item(), 0)
-    return a * abs(low) - b * -low, max(abs(high), b.max().item()) + a
+    return a * abs(low) - b * -low, max(abs(high), b.max().item()) + a, a * (float(high) / 3)
 
 
 @pytest.mark.parametrize("program", (between, bounded, bounded_by_floats, largest))
