@@ -34,7 +34,7 @@ class _Row:
         return cast(self.x.load(coords), dtype)
 
     def summand(self, index: Sequence[Index], dtype: torch.dtype) -> Expr:
-        """The element of a sum in ``dtype``: converted to that dtype first, which rounds it, where it is a half type."""
+        """The element of a sum in ``dtype``: converted to that first, which rounds it where it is a half type."""
         return cast(cast(self.load(index, self.x.dtype), dtype, exact=True), compute_dtype(dtype))
 
     @property

@@ -17,6 +17,8 @@ assert_async = torch._assert_async
 """An assertion on a tensor that is checked when the kernel runs."""
 shape_as_tensor = torch._shape_as_tensor
 """The sizes of a tensor as one."""
+reshape_from_tensor = torch._reshape_from_tensor
+"""A reshape to sizes that a tensor holds."""
 safe_softmax = torch._safe_softmax
 """A softmax that is zero where all scores are minus infinity."""
 make_subclass = torch.Tensor._make_subclass

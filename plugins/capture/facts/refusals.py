@@ -55,9 +55,9 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
 def refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for the dtypes of the tensors that a call is given to write its results to; None for nothing.
 
-    Each operation has a rule of its own, and fakes do not apply it.  Where a dtype is another than the result's, eager is
-    asked: its error is one that it does not raise of tensors of the result's dtype.  Raises ``Unsupported`` where there
-    are no real tensors to ask with.
+    Each operation has a rule of its own, and fakes do not apply it.  Where a dtype is another than the result's, eager
+    is asked: its error is one that it does not raise of tensors of the result's dtype.  Raises ``Unsupported`` where
+    there are no real tensors to ask with.
     """
     names = _names_of_results(target, kwargs)
     given = pytree.tree_leaves({name: kwargs[name] for name in names})

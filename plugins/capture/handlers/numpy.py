@@ -145,6 +145,25 @@ for _module in (numpy, numpy.linalg, numpy.fft):
             registry.functions[_original] = _of_arrays(f"{_module.__name__}.{_name}", _original)
 
 
+def _of_shape(original: Any, name: str) -> Any:
+    """``numpy.shape`` and its kin, which arrays and tensors have an attribute for."""
+    folds = registry.functions[original]
+
+    def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+        shown = args[0].realize() if args and not kwargs else None
+        if isinstance(shown, ArrayOfTensor) and name == "size" and len(args) == 2 and not t.is_none(args[1]):
+            return t.get_item(shown.get_attr(t, "shape"), args[1])
+        if len(args) == 1 and (isinstance(shown, ArrayOfTensor) or (isinstance(shown, Tensor) and name != "size")):
+            return shown.get_attr(t, name)
+        return folds(t, *args, **kwargs)
+
+    return handler
+
+
+for _name in ("shape", "ndim", "size"):
+    registry.functions[getattr(numpy, _name)] = _of_shape(getattr(numpy, _name), _name)
+
+
 @registry.function(torch.from_numpy)
 def from_numpy(t: Tracer, array: Value) -> Value:
     """A tensor object of its own each time, which begins where the array does, wherever that is in memory."""

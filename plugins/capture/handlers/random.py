@@ -10,25 +10,53 @@ import numpy
 
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.interpreter.wrap import known
 from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values import numpy_generators
 from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.random_generators import (
     METHODS,
     RandomGenerator,
-    numpy_generator,
     outside_generator,
     seeded,
 )
 
 registry.wrappers[random.Random] = outside_generator
 for _kind in (numpy.random.RandomState, numpy.random.Generator):
-    registry.wrappers[_kind] = numpy_generator
+    registry.wrappers[_kind] = numpy_generators.outside_generator
+registry.wrappers[type(numpy.random.seed)] = known(Builtin)
 
 
 @registry.kind(random.Random)
 def new_generator(t: Tracer, x: Value | None = None) -> Value:
     """``random.Random(seed)``."""
     return RandomGenerator(seeded(t, x))
+
+
+@registry.kind(numpy.random.RandomState)
+def new_generator_of_numpy(t: Tracer, seed: Value | None = None) -> Value:
+    """``numpy.random.RandomState(seed)``."""
+    kind = numpy.random.RandomState
+    return numpy_generators.NumpyGenerator(numpy_generators.seeded(t, kind, seed), kind)
+
+
+@registry.function(numpy.random.default_rng)
+def default_generator_of_numpy(t: Tracer, seed: Value | None = None) -> Value:
+    """``numpy.random.default_rng(seed)``."""
+    kind = numpy.random.Generator
+    return numpy_generators.NumpyGenerator(numpy_generators.seeded(t, kind, seed), kind)
+
+
+def _of_numpys_module(name: str, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """A function of the module that calls a method of its generator."""
+    owner = numpy.random.rand.__self__  # type: ignore[attr-defined]
+    return t.wrap(owner, BoundSource("numpy.random", owner)).realize().call_method(t, name, list(args), kwargs)
+
+
+for _name, _function in (("seed", numpy.random.seed), ("random_sample", numpy.random.sample)):
+    registry.function(_function)(functools.partial(_of_numpys_module, _name))
+registry.function(numpy.random.ranf)(functools.partial(_of_numpys_module, "random_sample"))
 
 
 def _method(name: str, t: Tracer, /, generator: Value, *args: Value, **kwargs: Value) -> Value:

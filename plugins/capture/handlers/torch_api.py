@@ -37,7 +37,12 @@ from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.operators.library import CustomOpDef, code_of_triton_op
-from turret.torch_compat.programs.functions import assert_async, shape_as_tensor, torch_assert
+from turret.torch_compat.programs.functions import (
+    assert_async,
+    reshape_from_tensor,
+    shape_as_tensor,
+    torch_assert,
+)
 from turret.torch_compat.programs.tracers import (
     FxCall,
     get_tracing_state,
@@ -167,6 +172,29 @@ def call_graph_module(t: Tracer, /, wrapped: Value, obj: Value, *args: Value, **
 def sizes_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
     return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
+
+
+@registry.function(reshape_from_tensor)
+def reshape_as_told(t: Tracer, value: Value, shape: Value) -> Value:
+    """``Tensor.reshape`` to sizes that a tensor of integers holds."""
+    held = shape.realize()
+    if not isinstance(held, Tensor) or held.fake.dtype is not torch.int64 or held.fake.dim() != 1:
+        return t.recorder.call(reshape_from_tensor, [value, held], {})
+    return t.recorder.call_method("reshape", [value, held.reads(t, "tolist")], {})
+
+
+@registry.function(torch.tensor_split)
+def split_as_told(t: Tracer, /, input: Value, *args: Value, **kwargs: Value) -> Value:
+    """At places, or into so many parts, as a tensor of integers says, too."""
+    where = args[0].realize() if args else None
+    if isinstance(where, Tensor) and where.fake.dtype is torch.int64 and where.fake.dim() < 2:
+        args = (where.reads(t, "tolist"), *args[1:])
+    return t.recorder.call(torch.tensor_split, [input, *args], kwargs)
+
+
+@registry.tensor_method("tensor_split")
+def split_of(t: Tracer, /, tensor: Tensor, *args: Value, **kwargs: Value) -> Value:
+    return split_as_told(t, tensor, *args, **kwargs)
 
 
 @registry.tensor_method("copy_")

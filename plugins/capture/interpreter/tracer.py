@@ -45,7 +45,9 @@ from turret.plugins.capture.values.base import (
     is_numpy_scalar,
     spelled,
 )
+from turret.plugins.capture.values.choices import Choice
 from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
+from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
@@ -272,7 +274,7 @@ class FrameTracer(Caller):
             return value.payload.constant()  # an int is asked for no index
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
             return self.int_of(value.need_special(self, "__index__"), otherwise)
-        number: Value | None = None
+        number = value.place(self) if isinstance(value, Array) else None
         if isinstance(value, Tensor) and not value.fake.dtype.is_floating_point:
             number = value.read(self, "item")
         found = self.constant_of(value if number is None else number)
@@ -477,7 +479,7 @@ class FrameTracer(Caller):
             return self.overrides.method(value, _UNARY_NAMES[name], [], {})
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
-        if isinstance(value, Array):
+        if isinstance(value, (Array, Choice)):
             return value.unary(self, _UNARY[name])
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])
@@ -494,7 +496,9 @@ class FrameTracer(Caller):
             raise
 
     def get_item(self, container: Value, key: Value) -> Value:
-        return container.realize().get_item(self, key)
+        held = container.realize()
+        found = entry_drawn(self, held, key.realize())
+        return held.get_item(self, key) if found is None else found
 
     def iterate(self, value: Value) -> Value:
         return value.realize().iterate(self).realize()

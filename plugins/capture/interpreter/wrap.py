@@ -55,6 +55,8 @@ from turret.plugins.capture.values.functions import (
 )
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules, MappingProxy
 from turret.plugins.capture.values.modules import LocalModule, Module
+from turret.plugins.capture.values.numpy_generators import METHODS as METHODS_OF_NUMPY
+from turret.plugins.capture.values.numpy_generators import NumpyGenerator
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.outside_iterators import (
     NUMBER_AND_TEXT_ITERATORS,
@@ -65,7 +67,6 @@ from turret.plugins.capture.values.outside_iterators import (
 )
 from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.python_modules import PythonModule
-from turret.plugins.capture.values.random_generators import OF_NUMPY, NumpyGenerator
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
@@ -359,7 +360,7 @@ def _range(t: Tracer, object: Any, source: Source) -> Value:
 def _method(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, types.MethodType)
     owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
-    if isinstance(owner, NumpyGenerator) and object.__name__ in OF_NUMPY:
+    if isinstance(owner, NumpyGenerator) and object.__name__ in METHODS_OF_NUMPY:
         return MethodOfValue(owner, object.__name__, source)
     return Method(t.wrap(object.__func__, AttrSource(source, "__func__")), owner, source)
 

@@ -127,6 +127,11 @@ def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def as_list(array: Any) -> Any:
+    """The numbers of an array of numpy, or of a scalar, as Python's."""
+    return array.tolist()
+
+
 def is_empty(cell: types.CellType) -> bool:
     """Whether a closure variable has no value (yet)."""
     try:

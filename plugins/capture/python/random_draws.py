@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import numpy
 
 
 class Fork:
@@ -84,6 +85,26 @@ def fork_of_numpy(generator: Any) -> Fork:
     return Fork(copy.deepcopy(generator))
 
 
+def fork_of_numpy_state(state: Any) -> Fork:
+    """A generator of numpy's in a state that ``get_state`` gave."""
+    made = numpy.random.RandomState(0)
+    made.set_state(state)
+    return Fork(made)
+
+
+def state_of_numpy(generator: Any) -> str:
+    """The state of a generator of numpy's, as something that compares equal for equal states."""
+    if isinstance(generator, numpy.random.RandomState):
+        return _as_text(generator.get_state(legacy=False))
+    return _as_text(generator.bit_generator.state)
+
+
+def _as_text(state: Any) -> str:
+    if isinstance(state, dict):
+        return repr({key: _as_text(value) for key, value in state.items()})
+    return repr(state.tobytes() if isinstance(state, numpy.ndarray) else state)
+
+
 def redraw(generator: Any, last: Draw | None) -> Any:
     """Make a row of calls of a generator; returns the generator."""
     for draw in reversed(list(last.row() if last is not None else ())):
@@ -97,10 +118,25 @@ def reset(generator: random.Random, state: Any) -> random.Random:
     return generator
 
 
+def reset_numpy(generator: Any, state: Any) -> Any:
+    """Set a generator of numpy's to a state; returns the generator."""
+    generator.set_state(state)
+    return generator
+
+
 def is_state(value: Any) -> bool:
     """Whether a generator can be set to a state."""
+    return _is_made_by(fork_of_state, value)
+
+
+def is_numpy_state(value: Any) -> bool:
+    """Whether a generator of numpy's can be set to a state."""
+    return _is_made_by(fork_of_numpy_state, value)
+
+
+def _is_made_by(make: Callable[[Any], Fork], state: Any) -> bool:
     try:
-        fork_of_state(value)
+        make(state)
     except Exception:
         return False
     return True
@@ -111,3 +147,38 @@ def shuffled(generator: random.Random, items: tuple[Any, ...]) -> list[Any]:
     order = list(items)
     generator.shuffle(order)
     return order
+
+
+def shuffled_numbers(generator: Any, count: int) -> numpy.ndarray:
+    """The numbers below ``count`` in the order that numpy shuffles so many things to."""
+    order = numpy.arange(count)
+    generator.shuffle(order)
+    return order
+
+
+@attrs.frozen(eq=False)
+class Applied:
+    """A function of what was drawn, which stands among constants."""
+
+    function: Callable[..., Any]
+    before: tuple[Any, ...] = ()
+    after: tuple[Any, ...] = ()
+    named: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, drawn: Any) -> Any:
+        return self.function(*self.before, drawn, *self.after, **self.named)
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """One of a row of numbers, by its place; None where there is none at it."""
+
+    numbers: tuple[Any, ...]
+    __name__ = "entry"
+
+    def __call__(self, place: int) -> Any:
+        return self.numbers[place] if -len(self.numbers) <= place < len(self.numbers) else None

@@ -59,7 +59,7 @@ from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
@@ -698,6 +698,8 @@ class GraphRecorder:
         value = value.realize()
         if isinstance(value, ChangingBool):
             value = Constant(value.truth(self.t))
+        if isinstance(value, Array):
+            value = value.as_number(self.t) or value
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):

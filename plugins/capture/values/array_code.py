@@ -48,12 +48,17 @@ class _Recording(TorchFunctionMode):
     def __init__(self, t: Tracer) -> None:
         super().__init__()
         self.t = t
+        self.numbers: dict[int, Value] = {}
+        """The values of symbols that functions gave, by their identity."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with DisableTorchFunction():  # the program's modes lie below this one
             given = [value_of(self.t, v) for v in args]
             named = {k: value_of(self.t, v) for k, v in (kwargs or {}).items()}
-            return python_of(self.t, self.t.call(self.t.wrap_known(func), given, named))
+            made = self.t.call(self.t.wrap_known(func), given, named).realize()
+            if isinstance(made, Symbolic):
+                self.numbers[id(made.number)] = made
+            return python_of(self.t, made)
 
 
 def value_of(t: Tracer, object: Any) -> Value:
@@ -147,8 +152,29 @@ def unique(ar: Any, *, return_inverse: bool = False, return_counts: bool = False
     return library.ndarray(found)
 
 
+def sign(x: Any) -> Any:
+    """``numpy.sign``: of what is no number it is that."""
+    tensor = _library()[0].asarray(x).tensor
+    found = torch.sign(tensor)
+    return _library()[0].ndarray(torch.where(torch.isnan(tensor), tensor, found))
+
+
+def square(x: Any) -> Any:
+    """``numpy.square``, of integers as well."""
+    return _library()[0].multiply(x, x)
+
+
+def argsort(a: Any, axis: int = -1, kind: str | None = None, *, stable: bool | None = None) -> Any:
+    """``numpy.argsort`` that keeps the order of what is equal; numpy's own orders that as it likes."""
+    library = _library()[0]
+    if not stable and kind not in ("stable", "mergesort"):
+        raise ValueError("numpy orders what is equal as it likes")
+    return library.ndarray(torch.argsort(library.asarray(a).tensor, dim=axis, stable=True))
+
+
 _INSTEAD: dict[Any, Any] = {
-    operator.truediv: divide, numpy.divide: divide, numpy.array: array, numpy.asarray: array, numpy.unique: unique
+    operator.truediv: divide, numpy.divide: divide, numpy.array: array, numpy.asarray: array, numpy.unique: unique,
+    numpy.sign: sign, numpy.square: square, numpy.argsort: argsort,
 }  # fmt: skip
 """Functions that are something else in torch's library."""
 _OTHERS = frozenset({"empty", "empty_like", "argsort", "unique", "save", "load", "shape", "size", "ndim"})
@@ -245,12 +271,13 @@ class NumpyCall:
         given, named = self.objects(self.args, self.kwargs, lambda tensor: library.ndarray(tensor.fake))
         self.refuse_integers()
         expected, samples = self.ask()
+        recording = _Recording(self.t)
         with self.t.overrides.at(2):
             before = function_override_state()
             set_function_override_state(TorchFunctionState.ENABLED)
             try:
-                with _Recording(self.t):
-                    found = self.function(*given, **named)
+                with recording:
+                    found = self.called(given, named)
             except (Unsupported, Raised, RecursionError):
                 raise
             except Exception as error:
@@ -258,7 +285,24 @@ class NumpyCall:
                 raise self.refused(f"torch's library has no answer: {type(error).__name__}: {first}") from error
             finally:
                 set_function_override_state(before)
+        if isinstance(found, (torch.SymBool, torch.SymInt, torch.SymFloat)):
+            return self.number(recording.numbers.get(id(found)), type(expected))
         return self.result(found, expected, samples)
+
+    def called(self, given: list, named: dict[str, Any]) -> Any:
+        """What torch's library gives; of lists of arrays as of arrays, where it would read their numbers."""
+        try:
+            return self.function(*given, **named)
+        except NotImplementedError:
+            if not any(isinstance(v, list) for v in given):
+                raise
+        return self.function(*(array(v) if isinstance(v, list) and _holds_array(v) else v for v in given), **named)
+
+    def number(self, made: Value | None, kind: type) -> Value:
+        """A number of Python's that data give."""
+        if made is None or made.type() is not kind:
+            raise self.refused("torch's library gives what it computes of a number that depends on data")
+        return made
 
     def assume_errors(self) -> None:
         """Numpy must not be told to raise where it warns."""
@@ -457,6 +501,11 @@ class NumpyCall:
         if tensor.fake.dtype is wanted:
             return tensor
         return self.t.recorder.call_method("to", [tensor, Constant(wanted)], {})
+
+
+def _holds_array(object: Any) -> bool:
+    """Whether a list is of arrays, at some depth."""
+    return any(map(_holds_array, object)) if isinstance(object, (list, tuple)) else hasattr(object, "tensor")
 
 
 def _has_plain_strides(tensor: torch.Tensor) -> bool:

@@ -6,16 +6,18 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy
 import torch
 
-from turret.frames.sources import CallSource, LocalSource, Source
+from turret.frames.sources import CallSource, ItemSource, LocalSource, Source
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
-from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python import lookups, random_draws
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.array_code import NumpyCall, in_library
 from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.dispatch import no_dispatch
@@ -174,6 +176,18 @@ class KnownArray(_Numbers):
         return r.assign(f"{r.constant(self.array.copy())}.copy()")
 
 
+@attrs.frozen(eq=False)
+class Drawn:
+    """Numbers that each call draws anew: what they are now, and where the next call finds them.
+
+    ``version``: of the memory that they are in, while they are these.
+    """
+
+    numbers: Any
+    source: Source
+    version: int = 0
+
+
 class ArrayOfTensor(_Numbers):
     """An array in the memory of a tensor: one that existed before (``source``), or ``Tensor.numpy()``."""
 
@@ -189,6 +203,8 @@ class ArrayOfTensor(_Numbers):
         self.view: tuple[Callable, list[Value], dict[str, Value]] | None = None
         """A call of numpy that gives the array as a view of another, of which the graph has a copy."""
         self.t, self.held, self.source, self.array, self.kind = t, tensor, source, array, kind
+        self.drawn: Drawn | None = None
+        """Of random numbers, or what comes of such and constants: what it is in this call."""
 
     def type(self) -> type:
         return self.kind
@@ -201,12 +217,23 @@ class ArrayOfTensor(_Numbers):
         return self.held
 
     def beside(self, t: Tracer, tensor: Value) -> Value:
-        return self.held if self.kind is not numpy.ndarray else self
+        """A scalar is a number of Python's to torch, which asks a tensor without dimensions for its type sooner."""
+        if self.kind is numpy.ndarray:
+            return self
+        assert isinstance(tensor, Tensor)
+        number, held = _PLAIN.get(numpy_dtype(self.held.fake.dtype).kind), self.held.fake
+        if number is None or torch.result_type(tensor.fake, number) == torch.result_type(tensor.fake, held):
+            return self.held
+        return self.as_number(t) or self
+
+    def as_number(self, t: Tracer) -> Value | None:
+        kind = numpy_dtype(self.held.fake.dtype).kind
+        return self.read(t, "item") if self.kind is not numpy.ndarray and kind in _PLAIN else None
 
     def folded(self) -> numpy.ndarray:
         """The numbers of an array that the program keeps, assumed to stay; raises ``NotConstant`` for another one."""
         source, array = self.source, self.array
-        if source is None or array is None or isinstance(source.root(), LocalSource):
+        if self.drawn is not None or source is None or array is None or isinstance(source.root(), LocalSource):
             raise NotConstant(self)
         if self.t.recorder.versions.of(self.held.fake):
             raise NotConstant(self)
@@ -261,8 +288,23 @@ class ArrayOfTensor(_Numbers):
             raise t.raised(AttributeError, f"'numpy.{self.kind.__name__}' object has no attribute {name!r}")
         return self.compute(t, name, lambda array, *a, **k: getattr(array, name)(*a, **k), [self, *args], kwargs)
 
+    def random(self) -> Drawn | None:
+        """What was drawn, if nobody has changed it; else None."""
+        drawn = self.drawn
+        return drawn if drawn is not None and self.t.recorder.versions.of(self.held.fake) == drawn.version else None
+
+    def place(self, t: Tracer) -> Value | None:
+        """The integer that was drawn, as an index; None where it is none."""
+        drawn = self.random()
+        if drawn is None or self.kind is numpy.ndarray or drawn.numbers.dtype.kind not in "iu":
+            return None
+        source = CallSource(drawn.source, operator.index)
+        return t.recorder.int_input(operator.index(drawn.numbers), source, is_int=True)
+
     def read(self, t: Tracer, name: str) -> Value:
         """The numbers of the array as Python's."""
+        if (drawn := self.random()) is not None and (found := _as_pythons(t, drawn, name)) is not None:
+            return found
         if name == "__bool__" and self.held.fake.dim() > 0:
             raise Unsupported(f"{name} of {self.describe()}")
         found = self.held.read(t, name)
@@ -271,6 +313,8 @@ class ArrayOfTensor(_Numbers):
         return found
 
     def truth(self, t: Tracer) -> bool:
+        if (drawn := self.random()) is not None and drawn.numbers.size == 1:
+            return ChangingBool(t, bool(drawn.numbers), CallSource(drawn.source, bool), is_drawn=True).truth(t)
         return self.held.truth(t)
 
     def unary(self, t: Tracer, operation: Callable) -> Value:
@@ -307,6 +351,8 @@ class ArrayOfTensor(_Numbers):
 
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if isinstance(other, Tensor):
+            if self.kind is not numpy.ndarray:
+                return NotImplemented  # and the tensor answers
             raise Unsupported(f"{operation.__name__} of a numpy array and {other.describe()}")
         if inplace and self.kind is numpy.ndarray:
             self.check_writeable(t)
@@ -321,6 +367,8 @@ class ArrayOfTensor(_Numbers):
         return self.operated(t, operation, [other, self])
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if isinstance(other, Tensor) and self.kind is not numpy.ndarray:
+            return NotImplemented
         return self.compute(t, f"ndarray {symbol}", COMPARISONS[symbol], [self, other])
 
     def check_writeable(self, t: Tracer) -> None:
@@ -342,6 +390,8 @@ class ArrayOfTensor(_Numbers):
         return r.assign(f"{array}{'' if self.kind is numpy.ndarray else '[()]'}")
 
 
+_PLAIN = {"i": 0, "u": 0, "f": 0.0}
+"""Numbers of Python's that torch takes scalars of numpy for, by kind."""
 _SIZES = frozenset({"strides", "itemsize", "nbytes"})
 _READS = frozenset({"tolist", "__float__", "__int__", "__bool__", "__index__"})
 _CHANGES = frozenset({"sort", "fill", "put", "resize", "partition"})
@@ -362,7 +412,69 @@ def computed(
             t.copied_views.append([(v.held.fake, t.recorder.versions.of(v.held.fake)) for v in (value, *shown)])
         return value
 
-    return NumpyCall(t, name, original, function, args, kwargs, made).run()
+    found = NumpyCall(t, name, original, function, args, kwargs, made).run()
+    if isinstance(found, ArrayOfTensor) and found.drawn is None:
+        found.drawn = _drawn_of(t, original, args, kwargs, found)
+    return found
+
+
+def _drawn_of(
+    t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value], found: ArrayOfTensor
+) -> Drawn | None:
+    """What a function that has changed nothing gives of one array of random numbers and constants."""
+    values = [v.realize() for v in args]
+    drawn = [(n, v.random()) for n, v in enumerate(values) if isinstance(v, ArrayOfTensor)]
+    if len(drawn) != 1 or (known := drawn[0][1]) is None or known.numbers.size > _MOST_DRAWN or found in values:
+        return None
+    place = drawn[0][0]
+    try:
+        before, after = (tuple(map(folded, part)) for part in (values[:place], values[place + 1 :]))
+        applied = random_draws.Applied(function, before, after, {k: folded(v) for k, v in kwargs.items()})
+        numbers = applied(known.numbers.copy())
+    except Exception:
+        return None
+    if type(numbers) is not found.kind:
+        return None
+    return Drawn(numbers, CallSource(known.source, applied), t.recorder.versions.of(found.held.fake))
+
+
+_MOST_DRAWN = 1 << 12
+"""Random numbers that are computed with ahead of the graph."""
+_MOST_READ = 64
+"""Random numbers that the graph is given one by one."""
+
+
+def _as_pythons(t: Tracer, drawn: Drawn, name: str) -> Value | None:
+    """Random numbers as Python's; None where only the graph has those."""
+    numbers = drawn.numbers
+    if name == "tolist":
+        few = numbers.size <= _MOST_READ
+        return _listed(t, numbers.tolist(), CallSource(drawn.source, lookups.as_list)) if few else None
+    convert = _CONVERSIONS.get(name)
+    if numbers.size != 1 or convert is None or numbers.dtype.kind not in convert[0]:
+        return None
+    return _number(t, convert[1](numbers), CallSource(drawn.source, convert[1]))
+
+
+def _listed(t: Tracer, numbers: Any, source: Source) -> Value | None:
+    if not isinstance(numbers, list):
+        return _number(t, numbers, source)
+    items = [_listed(t, v, ItemSource(source, n)) for n, v in enumerate(numbers)]
+    return None if None in items else t.new_list(items)  # type: ignore[arg-type]
+
+
+def _number(t: Tracer, number: Any, source: Source) -> Value | None:
+    """A random number of Python's; None for what is no int or float."""
+    if type(number) is float:
+        return ChangingFloat(t, number, source, is_drawn=True)
+    return t.recorder.int_input(number, source, is_int=True) if type(number) is int and abs(number) < 2**62 else None
+
+
+_CONVERSIONS: dict[str, tuple[str, Callable]] = {
+    "item": ("iuf", lookups.as_list), "__int__": ("iu", int), "__index__": ("iu", operator.index),
+    "__float__": ("f", float),
+}  # fmt: skip
+"""How numbers of some kinds become Python's."""
 
 
 def check_arrays(t: Tracer) -> None:

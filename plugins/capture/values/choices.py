@@ -64,6 +64,12 @@ class Choice(Value):
             raise Unsupported(f"an operator of {self.describe()} and a tensor")
         return chosen_float(t, self)
 
+    def to_float(self, t: Tracer) -> Value:
+        """``float`` of the number that it is."""
+        if any(isinstance(v, Tensor) for v in self.leaves) or not all(map(_is_float, self.leaves)):
+            raise Unsupported(f"float of {self.describe()}")
+        return chosen_float(t, self)
+
     def selected(self, t: Tracer, like: Tensor) -> Value:
         """The value as a tensor of the type of ``like``."""
         options = []
@@ -92,6 +98,16 @@ class Choice(Value):
         except Raised as raised:
             reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
             raise Unsupported(reason) from None
+
+    def unary(self, t: Tracer, operation: Callable) -> Value:
+        """A unary operator."""
+
+        def of(part: Value) -> Value:
+            if isinstance(part, Choice):
+                return Choice(part.condition, of(part.chosen), of(part.other))
+            return t.call(t.wrap_known(operation), [part], {}).realize()
+
+        return settled(t, of(self))
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         return t.compare(symbol, self.beside(t, other), other)

@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
-import numpy
 
 from turret.frames.sources import BoundSource, CallSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import random_draws
 from turret.plugins.capture.python.random_draws import Draw, Fork
-from turret.plugins.capture.values.arrays import array_value
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.floats import ChangingFloat
-from turret.plugins.capture.values.sequences import List, Range
+from turret.plugins.capture.values.sequences import List, Range, Tuple
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.symbols import Symbolic
 
@@ -31,7 +30,7 @@ NUMBERS = (
 OTHERS = ("choice", "choices", "sample", "shuffle", "seed", "getstate", "setstate")
 METHODS = {n: getattr(random.Random, n) for n in (*NUMBERS, *OTHERS) if hasattr(random.Random, n)}
 """Methods of generators by name, as they are where nobody has replaced them."""
-_MOST_CHOSEN_FROM = 4
+MOST_CHOSEN_FROM = 4
 """Objects among which a choice is a branch of the program, with a guard; among more of them it breaks the graph."""
 
 
@@ -73,6 +72,9 @@ class RandomGenerator(Value):
     def __init__(self, stream: Stream, source: Source | None = None, object: random.Random | None = None) -> None:
         self.stream, self.source, self.object = stream, source, object
 
+    reset = staticmethod(random_draws.reset)
+    """A function of a generator and a state that sets the one to the other."""
+
     def type(self) -> type:
         return random.Random
 
@@ -113,15 +115,15 @@ class RandomGenerator(Value):
         try:
             found = draw(stream.fork)
         except Exception as error:
-            if before is None or self.state() != before:
+            if self.state() != before:
                 raise Unsupported(f"{method.__name__} of a random generator, which fails halfway") from error
             raise t.raised_from(error) from None
         self.moves_on(t)
         stream.last = draw
         return found, draw
 
-    def state(self) -> tuple | None:
-        """The state of what capture draws from; None where states are not compared."""
+    def state(self) -> Any:
+        """The state of what capture draws from, to be compared with others."""
         return self.stream.fork.generator.getstate()
 
     def moves_on(self, t: Tracer) -> None:
@@ -134,10 +136,13 @@ class RandomGenerator(Value):
         found, draw = self.drawn(t, method, *args, **kwargs)
         if self.stream.source is None:
             return t.made(found)
-        source = CallSource(self.stream.source, draw)
+        return self.value_of(t, found, CallSource(self.stream.source, draw))
+
+    def value_of(self, t: Tracer, found: Any, source: Source) -> Value:
+        """The value of what each call draws anew."""
         if type(found) is list:
-            return t.new_list([_number(t, v, ItemSource(source, n)) for n, v in enumerate(found)])
-        return _number(t, found, source)
+            return t.new_list([number(t, v, ItemSource(source, n)) for n, v in enumerate(found)])
+        return number(t, found, source)
 
     def picked(self, t: Tracer, /, items: Sequence, method: Callable, *args: Any, **kwargs: Any) -> list[Value]:
         """The items, which are numbers or objects, that a call picks of a population."""
@@ -145,10 +150,18 @@ class RandomGenerator(Value):
         if population is not None:
             found = self.draw(t, method, population, *args, **kwargs)
             return found.items if isinstance(found, List) else [found]
-        found, _ = self.drawn(t, method, range(len(items)), *args, **kwargs)
-        if self.stream.source is not None:
-            raise Unsupported("objects that are picked at random")
-        return [items[n] for n in found]
+        if self.stream.source is None:
+            found, _ = self.drawn(t, method, range(len(items)), *args, **kwargs)
+            return [items[n] for n in found]
+        places = self.draw(t, method, range(len(items)), *args, **kwargs).unpack(t)
+        return [self.entry(t, items, place) for place in places]
+
+    def entry(self, t: Tracer, items: Sequence[Value], place: Value) -> Value:
+        """The item at a place that was drawn: out of a table of numbers, or with a guard on which it is."""
+        found = entry_drawn(t, Tuple(list(items)), place.realize())
+        if found is None and self.stream.source is not None and len(items) > MOST_CHOSEN_FROM:
+            raise Unsupported(f"a choice of one among {len(items)} objects")
+        return items[t.int_of(place)] if found is None else found
 
     def m_choice(self, t: Tracer, seq: Value) -> Value:
         items = _items(t, seq)
@@ -156,9 +169,7 @@ class RandomGenerator(Value):
             raise t.raised(IndexError, "Cannot choose from an empty sequence")
         if isinstance(items, range) or _plain(items) is not None:
             return self.picked(t, items, METHODS["choice"])[0]
-        if self.stream.source is not None and len(items) > _MOST_CHOSEN_FROM:
-            raise Unsupported(f"a choice of one among {len(items)} objects")
-        return items[t.int_of(self.draw(t, METHODS["choice"], range(len(items))))]
+        return self.entry(t, items, self.draw(t, METHODS["choice"], range(len(items))))
 
     def m_choices(
         self,
@@ -231,53 +242,8 @@ class RandomGenerator(Value):
         if stream.beginning is not None:
             held = f"{r.constant(random_draws.redraw)}({held}, {r.constant(stream.beginning)})"
         if stream.before is not None:
-            held = f"{r.constant(random_draws.reset)}({held}, {r.source(stream.before)})"
+            held = f"{r.constant(self.reset)}({held}, {r.source(stream.before)})"
         return f"{r.constant(random_draws.redraw)}({held}, {r.constant(stream.last)})"
-
-
-class NumpyGenerator(RandomGenerator):
-    """A ``numpy.random.RandomState`` or ``Generator`` that existed before; the module's functions draw from one."""
-
-    source: Source
-
-    def type(self) -> type:
-        return type(self.object)
-
-    def get_attr(self, t: Tracer, name: str) -> Value:
-        return MethodOfValue(self, name) if name in OF_NUMPY else Value.get_attr(self, t, name)
-
-    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name not in OF_NUMPY:
-            raise Unsupported(f"{name} of a random generator of numpy's")
-        plain, named = [_constant(t, v) for v in args], {k: _constant(t, v) for k, v in kwargs.items()}
-        found, draw = self.drawn(t, getattr(type(self.object), name), *plain, **named)
-        assert self.stream.source is not None
-        source = CallSource(self.stream.source, draw)
-        return array_value(t, found, source) if type(found) is numpy.ndarray else _number(t, found, source)
-
-    def state(self) -> None:
-        return None
-
-    def rebuild(self, r: Rebuilder) -> str:
-        return r.source(self.source)
-
-
-OF_NUMPY = frozenset(
-    {
-        "rand", "randn", "random", "random_sample", "randint", "integers", "uniform", "normal", "standard_normal",
-        "exponential", "standard_exponential", "beta", "gamma", "standard_gamma", "binomial", "poisson", "geometric",
-        "laplace", "logistic", "lognormal", "triangular", "permutation",
-    }
-)  # fmt: skip
-"""Methods of numpy's generators that give a number or an array of them, and change nothing but the generator."""
-
-
-def numpy_generator(t: Tracer, object: Any, source: Source) -> Value:
-    """The value of a generator of numpy's."""
-    if not isinstance(source, BoundSource):
-        t.guards.take("TYPE", source, type(object))
-    stream = Stream(random_draws.fork_of_numpy(object), CallSource(source, random_draws.fork_of_numpy))
-    return NumpyGenerator(stream, source, object)
 
 
 def outside_generator(t: Tracer, object: random.Random, source: Source) -> Value:
@@ -315,7 +281,7 @@ def _fork_of(state: Any) -> Fork:
         raise Unsupported(f"random.setstate of what is no state: {error}") from None
 
 
-def _number(t: Tracer, found: Any, source: Source) -> Value:
+def number(t: Tracer, found: Any, source: Source) -> Value:
     """A number that each call draws anew."""
     if type(found) is float:
         return ChangingFloat(t, found, source, is_drawn=True)

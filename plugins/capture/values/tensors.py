@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import operator
 import types
 import warnings
@@ -40,7 +41,7 @@ from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.gradient_functions import GradientFunction
 from turret.plugins.capture.values.index_numbers import numbers_read
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
+from turret.plugins.capture.values.sequences import List, Sequence, Size, Slice, Tuple
 from turret.plugins.capture.values.slice_writes import copy_into, has_unknown_bound
 from turret.plugins.capture.values.symbols import Symbolic
 
@@ -98,6 +99,14 @@ class Array(Value):
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """A tensor of the same numbers, or (not ``copied``) in the same memory."""
         raise NotImplementedError
+
+    def place(self, t: Tracer) -> Value | None:
+        """The integer that it is, as an index, where that is a random one; else None."""
+        return None
+
+    def as_number(self, t: Tracer) -> Value | None:
+        """The number that a scalar is, as torch takes it for Python's; None for an array, and for a bool."""
+        return None
 
     def unary(self, t: Tracer, operation: Callable) -> Value:
         """A unary operator."""
@@ -234,6 +243,8 @@ class Tensor(Value):
                 raise t.raised(RuntimeError, Constant(_NOT_A_LEAF + ("" if wanted else _TO_DETACH)))
             t.recorder.call_method("requires_grad_", [self, Constant(wanted)], {})
             return
+        if name == "requires_grad" and self.fake.is_leaf and t.truth(value) == self.fake.requires_grad:
+            return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":
@@ -359,6 +370,7 @@ class Tensor(Value):
     def get_item(self, t: Tracer, key: Value) -> Value:
         if (patched := self.patched(t, "__getitem__")) is not None:
             return t.call(patched, [key], {})
+        key = _places_read(t, key)
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
         if is_batched_index(t, key):
@@ -379,7 +391,7 @@ class Tensor(Value):
             return
         if isinstance(found := value.realize(), Constant) and not _assignable(found.value):
             raise Unsupported(f"{found.describe()} as an item of a tensor")
-        key = numbers_read(t, key)
+        key = numbers_read(t, _places_read(t, key))
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             part = t.call(t.wrap_known(element), [self, key], {})
@@ -395,7 +407,17 @@ class Tensor(Value):
 
     @_answered("__contains__")
     def contains(self, t: Tracer, item: Value) -> Value:
-        raise Unsupported("`in` of a tensor branches on its values")
+        found = item.beside(t, self).realize()
+        if not isinstance(found, (Tensor, Symbolic)) and not issubclass(found.type(), numbers.Number):
+            if isinstance(found, Constant):
+                t.fails(operator.contains, torch.zeros(1), found.value)
+            raise Unsupported(f"`in` of a tensor for {found.describe()}")
+        same = t.compare("==", found, self).realize()
+        held = t.recorder.call_method("any", [same], {}) if isinstance(same, Tensor) else None
+        answer = held.read(t, "item") if isinstance(held, Tensor) else None
+        if answer is None:
+            raise Unsupported("`in` of a tensor branches on its values")
+        return answer
 
     def iterate(self, t: Tracer) -> Value:
         if t.overrides.sees_all():
@@ -450,6 +472,7 @@ class Tensor(Value):
         patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
+        other = other.beside(t, self)
         return t.recorder.call(operation, [other, self], {}) if _operand(other) else NotImplemented
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -595,16 +618,30 @@ def _list_of(t: Tracer, numbers: Any) -> Value:
     return t.new_list([_list_of(t, n) for n in numbers]) if isinstance(numbers, list) else Constant(numbers)
 
 
+def _places_read(t: Tracer, key: Value) -> Value:
+    """A key with scalars of numpy as the integers that torch reads them for."""
+    key = key.realize()
+    if isinstance(key, Array):
+        return key.as_number(t) or key if issubclass(key.type(), numpy.integer) else key
+    if type(key) is Tuple and any(isinstance(v.realize(), (Array, Slice)) for v in key.items):
+        return Tuple([_places_read(t, v) for v in key.items])
+    if isinstance(key, Slice) and any(isinstance(v.realize(), Array) for v in key.parts):
+        return Slice([_places_read(t, v) for v in key.parts])
+    return key
+
+
 def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
     """An index, with arrays of numpy in it as tensors, and lists with symbols."""
     key = key.realize()
+    if in_tuple and type(key) is Tuple:
+        key = List(key.items)  # which torch takes it for
     if isinstance(key, Array):
         return key.tensor(t, copied=True)
     if _has_symbols(key):
         if not in_tuple and _is_tuple_to_torch(key):
             return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
         return t.call(t.wrap_known(torch.tensor), [key], {})
-    if type(key) is Tuple and any(isinstance(v.realize(), (Array, List)) for v in key.items):
+    if type(key) is Tuple and any(isinstance(v.realize(), (Array, List, Tuple)) for v in key.items):
         return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
     return key
 

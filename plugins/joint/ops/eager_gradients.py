@@ -115,7 +115,7 @@ def _gradient_of_running_product(
 
     Up to the first zero an element's slope is the sum of the products from it on, divided by it; that of the first zero
     is the product before it times the sum of the running products behind it, up to the next one; behind it, none has
-    any.  So NaN behind a zero stay out of what is before it, which torch's formula for fake tensors lets in before 2.13.
+    any.  So NaN behind a zero stay out of what is before it; before 2.13 torch's formula for fake tensors lets them in.
     """
     one, nothing = (make((), dtype=x.dtype, device=x.device) for make in (torch.ones, torch.zeros))
     is_zero = x == 0
@@ -186,7 +186,8 @@ def with_eagers_gradient(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not (torch.is_grad_enabled() and x.requires_grad) or innermost_transform():
         return NotImplemented
-    if (reduce not in (_product, _running_product) and len(args) + len(kwargs) > 1) or any(map(free_unbacked_symbols, x.shape)):
+    has_options = reduce in (_product, _running_product)
+    if (not has_options and len(args) + len(kwargs) > 1) or any(map(free_unbacked_symbols, x.shape)):
         return NotImplemented
     return reduce(*args, **kwargs)
 

@@ -15,7 +15,7 @@ _COMPUTED_IN_RESULT = frozenset(("sum", "nansum", "prod", "mean", "cumsum", "cum
 
 
 def with_given_result(name: str, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The result of the named call, written to the tensor that it is given; ``NotImplemented`` where torch's way serves."""
+    """The result of the named call in the tensor that it is given; ``NotImplemented`` where torch's way serves."""
     out = kwargs.get("out")
     if not isinstance(out, torch.Tensor):
         return NotImplemented

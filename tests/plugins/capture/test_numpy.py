@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
+from turret.errors import CaptureError
 
 X = torch.arange(1.0, 5.0)
 SCALE, TABLE = numpy.float64(2.5), numpy.arange(4, dtype=numpy.float32)
@@ -300,3 +301,44 @@ def test_grids_of_slices_are_made_while_capturing(made):
     compiled = turret.compile(program, fullgraph=True)
     for n in (3, 5):
         torch.testing.assert_close(compiled(torch.ones(2), n), program(torch.ones(2), n))
+
+
+def compared(x):
+    a = x.numpy()
+    same = numpy.array_equal(a, a + 0), numpy.array_equal(a, a + 1), numpy.array_equal(a, a[:1])
+    return *same, numpy.allclose(a, a + 1e-9), numpy.array_equiv(a, a), x * 2 if numpy.array_equal(a, a - 1) else x - 1
+
+
+def shapes(x):
+    a = x.numpy() + 1
+    return numpy.shape(a), numpy.ndim(a), numpy.size(a), numpy.size(a, 1), numpy.shape(x), numpy.ndim(x)
+
+
+def lists_of_arrays(x):
+    a = x.numpy()
+    return numpy.mean([a, a + 1]), numpy.max([a, a * 2], axis=0), numpy.abs([a, -a]), numpy.stack([a, a])
+
+
+def signs_and_squares(x):
+    floats, integers = x.numpy() - 2, x.long().numpy() - 2
+    return numpy.sign(floats), numpy.sign(integers), numpy.square(floats), numpy.square(integers), (
+        numpy.sign(floats * float("nan"))
+    )  # fmt: skip
+
+
+def stable_orders(x):
+    zeros = x.numpy() * 0
+    return numpy.argsort(zeros, kind="stable"), numpy.argsort(x.numpy() % 3, axis=0, kind="stable")
+
+
+@pytest.mark.parametrize("program", [compared, shapes, lists_of_arrays, signs_and_squares, stable_orders])
+def test_questions_about_arrays_of_the_graph_are_answered_in_numpys_types(program):
+    observed = Observed(program, fullgraph=True)
+    for number in range(3):
+        x = torch.arange(6.0).reshape(2, 3) - number
+        assert_same(observed(x), program(x))
+
+
+def test_an_order_of_equal_numbers_that_numpy_chooses_is_left_to_numpy():
+    with pytest.raises(CaptureError, match="orders what is equal"):
+        Observed(lambda x: numpy.argsort(x.numpy()), fullgraph=True)(torch.ones(3))

@@ -15,7 +15,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
-from turret.plugins.capture.values.choices import extreme_of_two
+from turret.plugins.capture.values.choices import Choice, extreme_of_two
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Tuple
@@ -74,6 +74,10 @@ def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str
         value = args[0].realize() if args else None
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
+        if isinstance(value, Choice) and cls is float and len(args) == 1:
+            return value.to_float(t)
+        if isinstance(value, Array) and (number := value.as_number(t)) is not None:
+            return handler(t, number, *args[1:], **kwargs)
         if isinstance(value, Symbolic) and len(args) == 1:
             return value if value.type() is cls else convert(t, value)
         if isinstance(value, Instance):
@@ -96,7 +100,7 @@ def abs_(t: Tracer, value: Value) -> Value:
         return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
         return t.recorder.call(abs, [value], {})
-    if isinstance(value, Array):
+    if isinstance(value, (Array, Choice)):
         return value.unary(t, abs)
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")

@@ -48,6 +48,9 @@ def agrees(program, calls=5, fullgraph=True, sizes=(3,)):
     return observed
 
 
+PAIRS = [(0, 1), (0, 2), (1, 2), (2, 0), (2, 1), (1, 0)]
+
+
 def numbers(draw):
     return lambda x: x * draw()
 
@@ -72,6 +75,10 @@ ONE_GRAPH = {
     "made": numbers(lambda: random.Random(5).random()),
     "a comparison": numbers(lambda: random.random() > 0.5),
     "many": numbers(lambda: functools.reduce(operator.add, [random.random() for _ in range(1500)])),
+    "an entry of a table": lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0][random.randrange(5)],
+    "a row of a table": lambda x: x[list(PAIRS[random.randrange(6)])] + PAIRS[random.randrange(6)][0],
+    "a choice of rows": lambda x: x[list(random.choice(PAIRS))],
+    "rows in another order": lambda x: (random.sample(PAIRS, 3), x[random.choices(PAIRS, k=2)[1][0]]),
     "an unbound method": numbers(lambda: random.Random.random(OWN) + random.Random.uniform(OTHER, 0, 1)),
 }
 
@@ -209,11 +216,20 @@ def functions(x):
     return random.choice([torch.sin, torch.cos, torch.exp])(x)
 
 
-def indexed(x):
-    return x * [1.0, 2.0, 3.0][random.randrange(3)]
+def beyond_a_table(x):
+    try:
+        return x * [1.0, 2.0, 3.0][random.randrange(5)]
+    except IndexError as error:
+        return str(error)
 
 
-@pytest.mark.parametrize("program", [branches, functions, indexed])
+def reordered(x):
+    functions = [torch.sin, torch.cos]
+    random.shuffle(functions)
+    return functions[0](functions[1](x))
+
+
+@pytest.mark.parametrize("program", [branches, functions, beyond_a_table, reordered])
 def test_a_branch_has_a_guard_and_a_guard_that_fails_draws_nothing(program):
     observed = agrees(program, calls=12)
     assert_captured(observed)

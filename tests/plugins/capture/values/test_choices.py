@@ -23,7 +23,12 @@ def bounded_by_floats(a, b):
     return min(low, high) * 2 + max(low, high) * a
 
 
-@pytest.mark.parametrize("program", (between, bounded, bounded_by_floats))
+def largest(a, b):
+    low, high = min(a.min(), 0), min(b.min().item(), 0)
+    return a * abs(low) - b * -low, max(abs(high), b.max().item()) + a, a * (float(high) / 3)
+
+
+@pytest.mark.parametrize("program", (between, bounded, bounded_by_floats, largest))
 def test_choices_among_few_objects_are_combined_however_they_came_about(program):
     fast = turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})
     for first in (-3.0, -0.25, 0.0, 0.125, 0.25, 0.5, 4.0):
