@@ -234,7 +234,14 @@ def marked(x):
         lambda x: [kept := x.as_subclass(Plain), kept.sum(), [][1]],
         lambda x: torch.from_numpy(x.numpy() * 2) + torch.from_numpy(x.numpy()),
     ],
-    ids=["closure", "subclass", "subclass in a list", "subclass over a break", "subclass in a call that raises", "array"],
+    ids=[
+        "closure",
+        "subclass",
+        "subclass in a list",
+        "subclass over a break",
+        "subclass in a call that raises",
+        "array",
+    ],
 )
 def test_a_tensor_that_the_program_saw_as_something_else_ends_with_its_last_reference(program) -> None:
     compiled = turret.compile(program)
