@@ -60,31 +60,42 @@ def refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exceptio
     there are no real tensors to ask with.
     """
     names = _names_of_results(target, kwargs)
-    given = pytree.tree_leaves({name: kwargs[name] for name in names})
-    if not given or not all(isinstance(tensor, torch.Tensor) for tensor in given):
+    if not names:
         return None
-    rest = {name: value for name, value in kwargs.items() if name not in names}
-    try:
-        with torch.no_grad():
-            made = pytree.tree_leaves(getattr(target, "overloadpacket", target)(*args, **rest))
-    except Exception:
-        return None  # as the call itself does
-    if len(made) != len(given) or all(one.dtype == other.dtype for one, other in zip(made, given, strict=True)):
+    given = pytree.tree_leaves({name: kwargs[name] for name in names})
+    dtypes = _dtypes_of_results(target, args, {name: value for name, value in kwargs.items() if name not in names})
+    known = len(dtypes) == len(given) and all(isinstance(tensor, torch.Tensor) for tensor in given)
+    if not known or dtypes == [tensor.dtype for tensor in given]:
         return None
     state = torch.random.get_rng_state()
     try:
-        found = []
-        for number in (0, 1):
-            arguments, named = _filled(args, kwargs, number)
-            fitting = _with_dtypes({name: named[name] for name in names}, [tensor.dtype for tensor in made])
-            refused = _error_of("call_function", target, arguments, named)
-            found.append((refused, _error_of("call_function", target, arguments, named | fitting)))
+        first, second = (_refused_for_dtypes(target, _filled(args, kwargs, n), names, dtypes) for n in (0, 1))
     except _NotMade:
         raise Unsupported("a result of another dtype than the tensor that it is written to") from None
     finally:
         torch.random.set_rng_state(state)
-    first, second = (None if str(refused) == str(otherwise) else refused for refused, otherwise in found)
     return first if first is not None and second is not None and str(first) == str(second) else None
+
+
+def _dtypes_of_results(target: Any, args: list, kwargs: dict[str, Any]) -> list[torch.dtype]:
+    """What a call gives of its own accord; nothing where it raises, as it does then with results given."""
+    try:
+        with torch.no_grad():
+            made = pytree.tree_leaves(getattr(target, "overloadpacket", target)(*args, **kwargs))
+    except Exception:
+        return []
+    return [value.dtype for value in made if isinstance(value, torch.Tensor)]
+
+
+def _refused_for_dtypes(
+    target: Any, arguments: Any, names: tuple[str, ...], dtypes: list[torch.dtype]
+) -> Exception | None:
+    """What eager raises of real arguments that it does not raise of results with other dtypes."""
+    args, kwargs = arguments
+    fitting = _with_dtypes({name: kwargs[name] for name in names}, dtypes)
+    refused = _error_of("call_function", target, args, kwargs)
+    otherwise = _error_of("call_function", target, args, kwargs | fitting)
+    return None if str(refused) == str(otherwise) else refused
 
 
 def _with_dtypes(tensors: dict[str, Any], dtypes: list[torch.dtype]) -> dict[str, Any]:

@@ -78,19 +78,21 @@ class PreferEagerKernels(TorchFunctionMode):
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
             args = (args[0].detach().requires_grad_(), *args[1:])
-        made = power_with_gradient(name, args)
-        if made is not NotImplemented:
-            return made
-        made = with_eagers_gradient(name, args, kwargs)
-        if made is not NotImplemented:
-            return made
-        made = with_given_result(name, func, args, kwargs)
+        made = _with_formula(name, func, args, kwargs)
         if made is not NotImplemented:
             return made
         made = _with_value_checks(name, args, kwargs)
         if made is NotImplemented:
             made = func(*args, **kwargs)
         return _laid_out(name, made, args[0] if args else kwargs.get("input"))
+
+
+def _with_formula(name: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A call by a formula of Turret's own; ``NotImplemented`` where torch's serves."""
+    made = power_with_gradient(name, args)
+    if made is NotImplemented:
+        made = with_eagers_gradient(name, args, kwargs)
+    return with_given_result(name, func, args, kwargs) if made is NotImplemented else made
 
 
 def _require_elements(resized: torch.Tensor) -> None:
