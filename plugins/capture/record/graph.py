@@ -292,6 +292,8 @@ class GraphRecorder:
         dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         if real.is_inference():
+            if real.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+                raise Unsupported("an inference tensor that requires gradients, of which eager records some operations")
             self.versions.inference = True
             self.versions.given.add(fake.untyped_storage()._cdata)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))

@@ -303,3 +303,20 @@ def test_a_write_to_what_was_returned_is_taken_and_counted_as_eagers(name, mode)
             for function in (compiled, _RETURNED[name])
         )
         assert found == expected, (inference, later, write, place)
+
+
+@pytest.mark.parametrize("grad_mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_results_of_an_inference_tensor_with_gradients_require_them_where_eagers_do(grad_mode):
+    def function(x, n):
+        summed, scaled = x.sum(0), x * n
+        return summed, scaled, summed.requires_grad, scaled.requires_grad, x.exp()
+
+    with torch.inference_mode():
+        x = torch.ones(4, 3).requires_grad_()
+    compiled = turret.compile(function)
+    for n in (2, 3, 4):
+        found, expected = [], []
+        for call, results in ((compiled, found), (function, expected)):
+            with grad_mode():
+                results += call(x, n)
+        assert [getattr(v, "requires_grad", v) for v in found] == [getattr(v, "requires_grad", v) for v in expected]
