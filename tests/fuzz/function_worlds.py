@@ -130,6 +130,12 @@ class World:
             finally:
                 close_checkpoints()
 
+    def gradients(self) -> Snapshot:
+        """Those of the arguments: what a checkpointed region changes in the backward, where it is computed again, depends
+        on what was saved, which is captured code's own affair."""
+        tensors = [self.arguments["x"], self.arguments["y"], *self.arguments["net"].parameters()]
+        return Snapshot({"gradients": [tensor.grad for tensor in tensors]}, self.scope["__name__"])
+
     def alive(self) -> list[bool]:
         """Which of the arguments so far are still there."""
         return [reference() is not None for reference in self.passed]
@@ -195,17 +201,24 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> boo
             ended = world.run()
         finally:
             torch.set_grad_enabled(True)
+        if again := backward and world.checkpointed:
+            ends.append(world.snapshot(ended, exact))
         refused.append(backward and ended[0] == "returned" and not _differentiate(ended[1]))
-        ends.append(world.snapshot(ended, exact))
+        ends.append(world.gradients() if again else world.snapshot(ended, exact))
         alive.append(world.alive())
     if refused == [True, False]:
         return False
+    if len(ends) > 2:
+        before = difference_of(ends[2], ends[0], exact)
+        if before is not None:
+            raise Difference(f"call {number}: {before}")
+        del ends[::2]
     found = difference_of(ends[1], ends[0], exact)
     if found is not None:
         raise Difference(f"call {number}: {found}")
     if kept := [n for n, (was, now) in enumerate(zip(*alive, strict=True)) if now and not was]:
         raise Difference(f"call {number}: arguments {kept} of all calls are alive, plainly they are not")
-    return True
+    return not (backward and plain.checkpointed)
 
 
 def close_checkpoints() -> None:

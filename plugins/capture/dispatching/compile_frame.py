@@ -130,11 +130,13 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
 
 
 def _let_go(tracer: FrameTracer) -> None:
-    """Break the cycles that frames and values form, which would keep the program's arguments alive."""
+    """Let go of the program's objects, which the cycles that frames and values form would keep alive."""
     for generator in tracer.generators:
         vars(generator.frame).clear()
     for tensor in tracer.recorder.by_fake.values():
-        tensor.outer = None
+        tensor.outer = tensor.real = None
+    for value in tracer.lazy:
+        value.object = None
     vars(tracer).clear()
 
 

@@ -122,6 +122,7 @@ class FrameTracer(Caller):
         self.guards.watchers.append(self.blocks.note_guard)
         self.state = TorchState(self)
         self.generators: list[Generator] = []
+        self.lazy: list[Lazy] = []
         self.finalized: list[tuple[Value, int, str]] = []
         """Objects made here whose class has a ``__del__``, the step of the root frame, and the line."""
         self.overrides = Overrides(self)

@@ -280,6 +280,7 @@ class Tracer(Protocol):
     call_stack: CallStack
     namespaces: Any
     generators: list[Any]
+    lazy: list[Any]
     finalized: list[tuple[Value, int, str]]
     objects: dict[int, Value]
     kept: list[Any]
@@ -578,6 +579,7 @@ class Lazy(Value):
     def __init__(self, tracer: Tracer, object: Any, source: Source) -> None:
         self.tracer, self.object, self.source = tracer, object, source
         self.made: Value | None = None
+        tracer.lazy.append(self)
 
     def realize(self) -> Value:
         if self.made is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import linecache
 import math
 import operator
@@ -211,6 +212,45 @@ def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection()
     try:
         Observed(program).call(X, log)
         assert log == [1, "closed"]
+    finally:
+        gc.enable()
+
+
+def put_into_itself(items):
+    items[0] = items
+    gc.isenabled()
+    del items[1:]
+
+
+def held_by_itself(items):
+    table: dict[str, Any] = {"items": items}
+    table["table"] = table
+    found = items[0] + 1
+    gc.isenabled()
+    table.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    "program", [lambda items: (itertools.tee(items), items[0] * 2)[1], put_into_itself, held_by_itself]
+)
+def test_a_tensor_in_a_circle_of_what_capture_knew_ends_with_its_last_reference(program) -> None:
+    compiled = turret.compile(program)
+    turret.compile(torch.sin)(X)
+
+    def ends(call):
+        x = torch.ones(3)
+        found = weakref.ref(x)
+        call([x, x])
+        del x
+        return found() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert ends(program)
+        for _ in range(3):
+            assert ends(compiled)
     finally:
         gc.enable()
 
