@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -490,6 +491,10 @@ APART_BY_A_FLAG = [aliased, changed_afterwards, asked_for_identity, left_in_a_li
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", APART_BY_A_FLAG, ids=lambda f: f.__name__)
 def test_sides_may_leave_objects_that_are_no_one_value(function, backend):
+    if function is counts_by_data and sys.version_info >= (3, 12):
+        pytest.skip("a comprehension is a loop of the frame's own, whose rounds data would decide")
+    if function is warned and backend == "eager" and torch.__version__ < "2.13":
+        pytest.skip("torch's own cond takes no gradient of a side that another cond ends")
     check(function, backend=backend)
 
 
