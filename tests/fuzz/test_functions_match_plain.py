@@ -50,7 +50,7 @@ def test_a_wrong_number_of_data_is_noticed(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_program_that_is_no_single_graph_is_refused_for_the_line_at_fault():
     watch = Watch()
-    text = data_program_with("i1 = int(m[0])", "v2 = x * 2 if i1 > 1 else x", "return (v2,)")
+    text = data_program_with("i1 = int(m[0])", "v2 = x * len(str(i1))", "return (v2,)")
     assert fault_of_data(text, 0, watch) is None
     (reason,) = watch.events["refused program"]
     assert "v2 = x * 1" in (without_line(text, reason) or "")

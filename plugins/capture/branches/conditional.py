@@ -480,17 +480,19 @@ class _Conditional:
             fakes = [s.fake(v) for s, v in zip(self.sides, pair, strict=True) if isinstance(v, Tensor)]
             if any(fake.requires_grad for fake in fakes):
                 reached[number] = set[int]().union(*map(gradients_of, fakes))
+        every = set[int]().union(*reached.values())
         for number, leaves in reached.items():
+            history = results[number].fake.grad_fn  # type: ignore[attr-defined]
+            if leaves != every:
+                t.more_gradients[history] = every - leaves
             for side, value in enumerate(merger.outputs[number]):
                 if isinstance(value, Blank):
                     continue
                 if not any(isinstance(v, Blank) for v in merger.outputs[number]):
                     break
                 assert isinstance(value, Tensor)
-                history = results[number].fake.grad_fn  # type: ignore[attr-defined]
                 within = t.told_by.get(self.sides[side].fake(value).grad_fn, [])
                 t.told_by[history] = [merger.flag, *(f for v in within if (f := merger.behind(v, side, results)))]
-                t.more_gradients[history] = set[int]().union(*reached.values()) - leaves
 
     def storages_of(self, value: Tensor, side: Side) -> set[int]:
         fakes = (value.fake, side.fake(value))

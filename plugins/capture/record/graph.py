@@ -185,6 +185,11 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
     return node
 
 
+def _is_recorded_in_part(real: torch.Tensor) -> bool:
+    records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return records and real.is_inference() and real.requires_grad
+
+
 def _check_input(real: torch.Tensor) -> None:
     """Refuse a tensor that a graph cannot be given."""
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
@@ -194,6 +199,8 @@ def _check_input(real: torch.Tensor) -> None:
         raise Unsupported("a tensor of zeros that has no memory")
     if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
         raise Unsupported("a tensor inside another transformation")
+    if _is_recorded_in_part(real):
+        raise Unsupported("an inference tensor that requires gradients, of which eager records some operations")
     if real._is_view():
         try:
             _ = real.grad_fn
@@ -292,8 +299,6 @@ class GraphRecorder:
         dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         if real.is_inference():
-            if real.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
-                raise Unsupported("an inference tensor that requires gradients, of which eager records some operations")
             self.versions.inference = True
             self.versions.given.add(fake.untyped_storage()._cdata)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))

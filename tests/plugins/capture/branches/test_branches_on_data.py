@@ -579,3 +579,21 @@ def test_results_of_other_sizes_that_are_not_contiguous_are_refused():
 
     with pytest.raises(CaptureError, match="sizes and strides"):
         turret.compile(program, fullgraph=True)(torch.ones(3, 4))
+
+
+def test_results_of_one_branch_that_give_gradients_to_different_tensors_are_refused_unless_they_meet():
+    def apart(x, w, u):
+        if x.sum() > 0:
+            one, other = w * x, u * x
+        else:
+            one, other = w + x, u - x
+        return one, other
+
+    def met(x, w, u):
+        one, other = apart(x, w, u)
+        return one.sum() * other
+
+    x, w, u = torch.ones(2, 3), *(torch.ones(2, 3, requires_grad=True) for _ in range(2))
+    with pytest.raises(CaptureError, match="gradients to different tensors"):  # eager leaves one gradient at None
+        turret.compile(apart, fullgraph=True)(x, w, u)
+    check(met)
