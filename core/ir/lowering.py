@@ -266,7 +266,7 @@ class Builder:
         inner = compute_dtype(dtype)
         if isinstance(value, TensorValue):
             loaded = value.load_broadcast(index)
-            return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype, exact=True), inner)
+            return cast(loaded, inner) if loaded.dtype == torch.bool else rounded(loaded, dtype)
         if isinstance(value, sympy.Expr):
             return cast(size_value(value, dtype), inner)
         return constant(constant(value, dtype).payload, inner)
@@ -445,6 +445,11 @@ class Builder:
 _PLACE = re.compile(r'File "([^"]*)", line (\d+)')
 
 _RESULTS = torch.Tensor | int | torch.SymInt | torch.SymFloat | torch.SymBool | None
+
+
+def rounded(value: Expr, dtype: torch.dtype) -> Expr:
+    """A value converted to a dtype that the program asked for, which rounds it, in the one that it is computed in."""
+    return cast(cast(value, dtype, exact=True), compute_dtype(dtype))
 
 
 def number_of(value: Any) -> Size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 
@@ -10,7 +11,7 @@ from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
 from turret.ir.expr import ReductionKind, from_zero
 from turret.ir.index import product
-from turret.ir.lowering import Builder, Number, TensorValue
+from turret.ir.lowering import Builder, Number, TensorValue, rounded
 from turret.plugins.lowerings.registry import lowering
 
 Dims = int | Sequence[int] | None
@@ -33,10 +34,6 @@ class _Row:
         coords = [rows[d].index if d in rows else next(kept) for d in range(len(self.x.shape))]
         return cast(self.x.load(coords), dtype)
 
-    def summand(self, index: Sequence[Index], dtype: torch.dtype) -> Expr:
-        """The element of a sum in ``dtype``: converted to that first, which rounds it where it is a half type."""
-        return cast(cast(self.load(index, self.x.dtype), dtype, exact=True), compute_dtype(dtype))
-
     @property
     def is_single(self) -> bool:
         """Known to hold one element."""
@@ -58,23 +55,31 @@ def _fold(
 def sum_(
     b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> TensorValue:
+    return _accumulate(b, "sum", x, dims, keepdim)
+
+
+def _accumulate(b: Builder, kind: Literal["sum", "prod"], x: TensorValue, dims: Dims, keepdim: bool) -> TensorValue:
+    """A sum or product of terms that are converted to the result's dtype first."""
     row = _Row(x, dims, keepdim)
-    if row.is_single:
-        return b.define(b.result, lambda index: from_zero(row.summand(index, b.result.dtype)))
-    return b.define(b.result, lambda index: reduce("sum", row.variables, row.summand(index, b.result.dtype)))
+
+    def term(index: Sequence[Index]) -> Expr:
+        return rounded(row.load(index, x.dtype), b.result.dtype)
+
+    if kind == "sum" and row.is_single:
+        return b.define(b.result, lambda index: from_zero(term(index)))
+    return b.define(b.result, lambda index: reduce(kind, row.variables, term(index)))
 
 
 @lowering("prod.dim_int")
 def prod_dim(
-    b: Builder, x: TensorValue, dim: int | None, keepdim: bool = False, dtype: torch.dtype | None = None
+    b: Builder, x: TensorValue, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> TensorValue:
-    row = _Row(x, dim, keepdim)
-    return b.define(b.result, lambda index: reduce("prod", row.variables, row.summand(index, b.result.dtype)))
+    return _accumulate(b, "prod", x, dim, keepdim)
 
 
 @lowering("prod")
 def prod(b: Builder, x: TensorValue, dtype: torch.dtype | None = None) -> TensorValue:
-    return prod_dim(b, x, None, False)
+    return _accumulate(b, "prod", x, None, False)
 
 
 def _extremum(kind: ReductionKind, logical: ReductionKind) -> Callable[..., TensorValue]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 
 from turret.graph.dtypes import compute_dtype
-from turret.ir import Expr, Index, cast, scan
+from turret.ir import Expr, cast, scan
 from turret.ir.expr import from_zero
-from turret.ir.lowering import Builder, TensorValue, loop_variables
+from turret.ir.lowering import Builder, TensorValue, loop_variables, rounded
 from turret.plugins.lowerings.registry import lowering
 
 
 def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
     def lower(b: Builder, x: TensorValue, dim: int, dtype: torch.dtype | None = None) -> TensorValue:
-        inner = compute_dtype(b.result.dtype)
-        if inner == torch.bool:
+        if compute_dtype(b.result.dtype) == torch.bool:
             return NotImplemented
 
         def single(value: Expr) -> Expr:
@@ -27,11 +26,7 @@ def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
         if not x.shape or x.shape[dim] == 1:
             return b.define(b.result, lambda index: single(cast(x.load(index), b.result.dtype)))
         along = loop_variables(b.result_shape())[dim % len(x.shape)]
-
-        def term(index: Sequence[Index]) -> Expr:  # rounded where the dtype asked for is a half type
-            return cast(cast(x.load(index), b.result.dtype, exact=True), inner)
-
-        return b.define(b.result, lambda index: scan(kind, along, term(index)))
+        return b.define(b.result, lambda index: scan(kind, along, rounded(x.load(index), b.result.dtype)))
 
     return lower
 

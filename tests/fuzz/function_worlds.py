@@ -201,24 +201,20 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> boo
             ended = world.run()
         finally:
             torch.set_grad_enabled(True)
-        if again := backward and world.checkpointed:
-            ends.append(world.snapshot(ended, exact))
+        computed_again = backward and world.checkpointed
+        seen = [world.snapshot(ended, exact)] if computed_again else []
         refused.append(backward and ended[0] == "returned" and not _differentiate(ended[1]))
-        ends.append(world.gradients() if again else world.snapshot(ended, exact))
+        ends.append([*seen, world.gradients() if computed_again else world.snapshot(ended, exact)])
         alive.append(world.alive())
     if refused == [True, False]:
         return False
-    if len(ends) > 2:
-        before = difference_of(ends[2], ends[0], exact)
-        if before is not None:
-            raise Difference(f"call {number}: {before}")
-        del ends[::2]
-    found = difference_of(ends[1], ends[0], exact)
-    if found is not None:
-        raise Difference(f"call {number}: {found}")
+    for expected, got in zip(*ends, strict=True):
+        found = difference_of(got, expected, exact)
+        if found is not None:
+            raise Difference(f"call {number}: {found}")
     if kept := [n for n, (was, now) in enumerate(zip(*alive, strict=True)) if now and not was]:
         raise Difference(f"call {number}: arguments {kept} of all calls are alive, plainly they are not")
-    return not (backward and plain.checkpointed)
+    return not computed_again
 
 
 def close_checkpoints() -> None:

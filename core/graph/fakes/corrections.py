@@ -224,12 +224,11 @@ def _loss_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
 
 def _margin_loss(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """Losses by margins of one sample are numbers; no version of torch's fakes says so where they are not reduced."""
-    made = run(args, kwargs)
-    loss, target = made if isinstance(made, torch.Tensor) else made[0], args[1]
-    if loss.dim() == 0 or target.dim() > (0 if isinstance(made, torch.Tensor) else 1):
-        return made
-    loss = loss.new_empty(())
-    return loss if isinstance(made, torch.Tensor) else (loss, *made[1:])
+    made, dims = run(args, kwargs), args[1].dim()
+    if isinstance(made, torch.Tensor):
+        return made.new_empty(()) if dims == 0 else made
+    loss, is_target = made
+    return (loss.new_empty(()) if dims <= 1 else loss, is_target)
 
 
 def _added_to(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:

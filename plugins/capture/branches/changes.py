@@ -42,6 +42,8 @@ class Change:
     """A value that a side changes: what it held before, and behind the side."""
 
     value: Value
+    name: str
+    """Of the attribute that holds it."""
     was_changed: bool
     before: Any
     after: Any = None
@@ -71,17 +73,15 @@ class Changes:
             return
         if name is None:
             raise Unsupported(f"a branch on data of which a side changes {value.describe()}")
-        self.found[id(value)] = Change(value, value.mutated, _copied(getattr(value, name)))
+        self.found[id(value)] = Change(value, name, value.mutated, _copied(getattr(value, name)))
 
     def take_back(self) -> None:
         """Bring all that was changed to what it was."""
         effects = self.t.effects
         effects.journals.remove(self.note)
         for change in self.found.values():
-            name = _held_by(change.value)
-            assert name is not None
-            change.after = _copied(getattr(change.value, name))
-            self.put(change.value, name, change.before)
+            change.after = _copied(getattr(change.value, change.name))
+            self.put(change.value, change.name, change.before)
             self.forget(change.value, change.was_changed)
         for value, items, known, calls, was_changed in self.sets.values():
             if value.items.keys() != items.keys() or any(call not in _REMOVING for call, _ in value.calls[calls:]):
@@ -123,9 +123,7 @@ class MergedChanges:
         for number in {**one.found, **other.found}:
             known = one.found.get(number) or other.found[number]
             sides = [c.found[number].after if number in c.found else known.before for c in (one, other)]
-            name = _held_by(known.value)
-            assert name is not None
-            self.values.append((known.value, name, self.places(known.value, *sides)))
+            self.values.append((known.value, known.name, self.places(known.value, *sides)))
         self.calls = [(call, self.parts(call, n), n) for n, side in enumerate((one, other)) for call in side.calls]
 
     def places(self, value: Value, one: Any, other: Any) -> Any:

@@ -216,6 +216,24 @@ def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection()
         gc.enable()
 
 
+def argument_ends(call: Callable, make: Callable[[torch.Tensor], Any], *raised: type[Exception]) -> bool:
+    """Whether a tensor that a call is given, in what ``make`` makes of it, ends with its last reference.
+
+    ``raised``: what the call may end with.
+    """
+    x = torch.ones(3)
+    found = weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(*raised):
+            call(make(x))
+        del x
+        return found() is None
+    finally:
+        gc.enable()
+
+
 def put_into_itself(items):
     items[0] = items
     gc.isenabled()
@@ -238,21 +256,9 @@ def test_a_tensor_in_a_circle_of_what_capture_knew_ends_with_its_last_reference(
     compiled = turret.compile(program)
     turret.compile(torch.sin)(X)
 
-    def ends(call):
-        x = torch.ones(3)
-        found = weakref.ref(x)
-        call([x, x])
-        del x
-        return found() is None
-
-    gc.collect()
-    gc.disable()
-    try:
-        assert ends(program)
-        for _ in range(3):
-            assert ends(compiled)
-    finally:
-        gc.enable()
+    assert argument_ends(program, lambda x: [x, x])
+    for _ in range(3):
+        assert argument_ends(compiled, lambda x: [x, x])
 
 
 def marked(x):
@@ -287,21 +293,8 @@ def test_a_tensor_that_the_program_saw_as_something_else_ends_with_its_last_refe
     compiled = turret.compile(program)
     turret.compile(torch.sin)(X)
 
-    def ends(call):
-        x = torch.ones(3)
-        found = weakref.ref(x)
-        with contextlib.suppress(IndexError):
-            call(x)
-        del x
-        return found() is None
-
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(3):
-            assert ends(compiled)
-    finally:
-        gc.enable()
+    for _ in range(3):
+        assert argument_ends(compiled, lambda x: x, IndexError)
 
 
 def recursive(depth: int) -> int:
