@@ -24,6 +24,9 @@ LIMIT = 1 << 28
 """Bytes of memory that are copied, at most, each time that a graph which writes to it runs eagerly.  Beyond it an error
 ends the call where it is raised, with what the graph wrote and without what Python did before."""
 
+IF = "if"
+"""Key of ``meta`` of the call of ``cond`` that an ``if`` of the program was captured as."""
+
 
 class _Latest(threading.local):
     """The latest error that ended a graph that ran eagerly and left its inputs as they were, by its id."""
@@ -42,7 +45,7 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
     is marked where inputs are as they were (``left_no_writes``).
     """
     # A graph module, called, writes of an error to stderr, which is the program's to see.
-    call = module.forward if call is None else call
+    call = _with_ifs(module).forward if call is None else call
     functions = [node for node in module.graph.nodes if node.op == "call_function"]
     hides_writes = any(node.target is getattr and node.args[1] == "data" for node in functions)
     sets_modes = any(node.target in SETTERS for node in functions)
@@ -64,6 +67,30 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
             raise
 
     return run
+
+
+def _with_ifs(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with each ``if`` of the program as one again; the graph itself, if it has none.
+
+    torch's ``cond`` traces both sides anew for each gradient, gives zeros to what the other side alone has read, and
+    fails in backwards for some sizes that change.
+    """
+    sides = [arg for node in module.graph.nodes if IF in node.meta for arg in node.args[1:3]]
+    if not sides:
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        if IF in node.meta:
+            node.target = _taken
+    made = fx.GraphModule(module, graph, type(module).__name__)
+    for side in sides:
+        setattr(made, side.target, _with_ifs(getattr(module, side.target)))
+    return made
+
+
+def _taken(condition: torch.Tensor, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any) -> Any:
+    return (if_true if condition else if_false)(*operands)
 
 
 class _Kept:

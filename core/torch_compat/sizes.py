@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch.utils._sympy.interp
@@ -61,3 +63,20 @@ def unknown_size(environment: Any) -> torch.SymInt:
     environment.pending_fresh_unbacked_symbols.clear()
     symbolic_shapes._constrain_range_for_size(size)
     return size
+
+
+@contextlib.contextmanager
+def assuming_nothing(environment: Any) -> Iterator[None]:
+    """What is asked of sizes inside is taken to hold, and neither guarded on nor assumed; None: there are no symbols.
+
+    torch remembers what it was told of unbacked symbols by the question alone, so that what is asked here would count
+    as assumed when it is asked again outside.
+    """
+    if environment is None:
+        yield
+        return
+    try:
+        with environment.suppress_guards():
+            yield
+    finally:
+        type(environment).guard_or_defer_runtime_assert.cache_clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from turret.torch_compat.autograd import creation_meta_of, is_known_leaf, set_creation_meta
 from turret.torch_compat.dispatch import enable_python_dispatcher
 from turret.torch_compat.operators.ops import neg_view
+from turret.torch_compat.sizes import assuming_nothing
 
 
 def is_view_of_another_dtype(real: torch.Tensor) -> bool:
@@ -31,8 +31,7 @@ def fake_view(real: torch.Tensor, fake_base: Any, layout: Sequence[Any], environ
     """The fake twin, a view of its base's by the memory that they share; ``layout``: size, stride and offset."""
     base = real._base
     assert base is not None
-    quiet = contextlib.nullcontext() if environment is None else environment.suppress_guards()
-    with torch.inference_mode(False), enable_python_dispatcher(), quiet:
+    with torch.inference_mode(False), enable_python_dispatcher(), assuming_nothing(environment):
         if is_known_leaf(real):
             with torch.no_grad():
                 made = _viewed(fake_base, real, base, layout)
