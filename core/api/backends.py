@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from turret.errors import PluginError
+from turret.frames.eager_graphs import with_ifs
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Scope
 
@@ -22,7 +23,7 @@ class Eager:
     @hookimpl
     def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable[..., Any] | None:
         """The graph itself, before autograd is traced."""
-        return module.forward if scope == "captured" else None
+        return with_ifs(module).forward if scope == "captured" else None
 
 
 class AotEager:

@@ -45,7 +45,7 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
     is marked where inputs are as they were (``left_no_writes``).
     """
     # A graph module, called, writes of an error to stderr, which is the program's to see.
-    call = _with_ifs(module).forward if call is None else call
+    call = with_ifs(module).forward if call is None else call
     functions = [node for node in module.graph.nodes if node.op == "call_function"]
     hides_writes = any(node.target is getattr and node.args[1] == "data" for node in functions)
     sets_modes = any(node.target in SETTERS for node in functions)
@@ -69,7 +69,7 @@ def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> C
     return run
 
 
-def _with_ifs(module: fx.GraphModule) -> fx.GraphModule:
+def with_ifs(module: fx.GraphModule) -> fx.GraphModule:
     """The graph with each ``if`` of the program as one again; the graph itself, if it has none.
 
     torch's ``cond`` traces both sides anew for each gradient, gives zeros to what the other side alone has read, and
@@ -85,7 +85,7 @@ def _with_ifs(module: fx.GraphModule) -> fx.GraphModule:
             node.target = _taken
     made = fx.GraphModule(module, graph, type(module).__name__)
     for side in sides:
-        setattr(made, side.target, _with_ifs(getattr(module, side.target)))
+        setattr(made, side.target, with_ifs(getattr(module, side.target)))
     return made
 
 

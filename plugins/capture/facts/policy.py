@@ -234,10 +234,13 @@ class Policy:
         return self.history.see_int(source, int.from_bytes(digest[:8], "little"))
 
     def fresh_function(self, source: Source, function: types.FunctionType) -> bool:
-        """Whether a function may be made anew for each call: it is local and handed in, or was another one before."""
+        """Whether a function may be made anew for each call: it is local and handed in, or was another one before.
+
+        One that hangs on an object which the unit does not keep alive (a hook of a module) is not kept alive either.
+        """
         changed = self.history.see_object(source, function)
         name = function.__code__.co_qualname
-        return changed or (not isinstance(source.root(), BoundSource) and ("<locals>" in name or "<lambda>" in name))
+        return changed or (type(source.root()) is not BoundSource and ("<locals>" in name or "<lambda>" in name))
 
     def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
         """Whether a module may be another one on each call: there was another one before, or others are alike."""

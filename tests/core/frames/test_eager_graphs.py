@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils.checkpoint
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from turret.frames.eager_graphs import eagerly, left_no_writes
 
 WRITES = {
@@ -72,3 +73,21 @@ def test_what_a_recomputation_wrote_before_it_ended_early_stays() -> None:
     total, x = torch.zeros(()), torch.ones(3, requires_grad=True)
     torch.utils.checkpoint.checkpoint(lambda v: run(v, total)[0], x, use_reentrant=False).sum().backward()
     assert total.item() == 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@given(st.lists(st.sampled_from([-1.0, 1.0, 3.0]), min_size=2, max_size=2), st.integers(2, 5))
+@settings(max_examples=10, deadline=None)
+def test_an_if_on_data_is_one_again_whatever_sizes_change(dynamic, values, size):
+    def program(x, w, t):
+        y = (x if t[1] > 2 else x * 4) if t[0] > 0 else x * 2
+        return y + 1, w if t[1] > 0 else w * 2
+
+    compiled = turret.compile(program, backend="eager", fullgraph=True, dynamic=dynamic)
+    found = []
+    for call in (program, compiled):
+        x, w = (torch.full((size,), number, requires_grad=True) for number in (2.0, 3.0))
+        results = call(x, w, torch.tensor(values))
+        sum(v.sum() for v in results).backward()
+        found.append((*results, x.grad, w.grad))
+    torch.testing.assert_close(found[1], found[0])

@@ -190,6 +190,34 @@ def test_a_function_that_was_an_argument_is_let_go_of(make):
     assert gone(references)
 
 
+def as_hook(module: nn.Module, function: Callable) -> Callable[[], None]:
+    return module[1].register_forward_hook(lambda *args: function(args[-1])).remove
+
+
+def as_attribute(module: nn.Module, function: Callable) -> Callable[[], None]:
+    module[1].function = lambda v: function(v)
+    return lambda: delattr(module[1], "function")
+
+
+@pytest.mark.parametrize("make", [closure, default, attribute])
+@pytest.mark.parametrize("hang", [as_hook, as_attribute])
+def test_a_function_that_was_taken_off_a_module_is_let_go_of(make, hang):
+    def program(module, x):
+        function = getattr(module[1], "function", None)
+        return module(x) if function is None else function(module(x))
+
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    for _ in range(3):  # each time another function hangs on the same module
+        function, held = make()
+        take_off = hang(module, function)
+        torch.testing.assert_close(compiled(module, X), program(module, X))
+        take_off()
+        references = [weakref.ref(function), weakref.ref(held)]
+        del function, held, take_off
+        assert gone(references)
+
+
 class Plain(torch.Tensor):
     """A tensor class of which torch asks whether it overrides a function."""
 

@@ -127,6 +127,19 @@ def test_a_decomposition_that_assumes_more_is_refused():
         trace(lambda x: (x[x > 0].sin(),), X, decompositions={aten.sin.default: fussy})
 
 
+@pytest.mark.parametrize("around", [torch.softmax, torch.log_softmax])
+@pytest.mark.parametrize("least", [torch.amin, torch.amax])
+def test_what_a_decomposition_need_not_assume_the_program_assumes_still(around, least):
+    def program(x):
+        positive = x[x > 0]
+        return around(positive, 0).sum(), least(positive)
+
+    joint = trace(program, X)
+    agrees(program, joint, X)
+    (check,) = calls(joint, aten._assert_scalar.default)
+    assert "0 < u" in check.args[1]
+
+
 def slices(x, i):
     n = i.item()
     y = x.clone()
