@@ -38,8 +38,11 @@ more than it keeps at hand for a thread (7 pieces, glibc's ``tcache_count``)."""
 
 _ALIKE = "its recordings cannot be told apart"
 
-_ATTEMPTS = 4
-"""Recordings of a call that are compared before all that could move is pinned."""
+_ATTEMPTS = 6
+"""How often recordings of a call are compared, each time with more of it pinned or copied; at last, all of it is."""
+
+_GROWTHS = 4
+"""How often they are made anew, at most, because their pool had to grow."""
 
 Item = tuple[str, int]
 """An input or a buffer of a call: ``("input", 3)``."""
@@ -169,10 +172,10 @@ class Recorder:
         for attempt in range(_ATTEMPTS):
             returned.prepare(frozenset(chosen.calls))
             free, held = chosen.free, chosen.held
-            made, words, unclear, refused = self._attempt(run, free, held, numbers, chosen.calls)
+            made, words, unclear, refused = self._settled(run, free, held, numbers, chosen.calls)
             if not unclear and not refused:
                 return chosen.recorded(made, words), made.result
-            # What was unclear because the pool grew meanwhile is clear at the second attempt.
+            # What is unclear beside results that are no fresh memory may be clear once those are copied.
             if attempt:
                 refused = {key: reason for key, reason in unclear.items() if key in chosen.calls} | refused
             if attempt == _ATTEMPTS - 2:
@@ -186,6 +189,19 @@ class Recorder:
             del made
         raise NotRecordable(f"it takes floats, and where they are is not known: {next(iter(unclear.values()))}")
 
+    def _settled(self, *of_the_call: Any) -> _Compared:
+        """As ``_attempt``, made again for as long as the pool grows.
+
+        With more memory to choose from, the same work is done elsewhere: nothing that it is handed is understood then.
+        """
+        for _ in range(_GROWTHS):
+            before = self._pool.segments()
+            made, words, unclear, refused = self._attempt(*of_the_call)
+            if not unclear or self._pool.segments() == before:
+                break
+            del made
+        return made, words, unclear, refused
+
     def _attempt(
         self,
         run: Run,
@@ -193,7 +209,7 @@ class Recorder:
         held: Mapping[Item, Layout],
         numbers: Numbers,
         calls: Mapping[Item, AllocatingCall],
-    ) -> tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str], dict[Item, str]]:
+    ) -> _Compared:
         """The recording over the call's own memory, the words found by two others, and why some were not.
 
         Two more, with memory held back, tell the words of what ``calls`` of it allocate; at last comes for which of
@@ -313,6 +329,10 @@ class _Made:
     recording: Recording
     places: dict[Item, int]
     result: Any
+
+
+_Compared = tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str], dict[Item, str]]
+"""A recording, what its words hold, why some are unclear, and which results no recording makes where they shall lie."""
 
 
 def _elsewhere(
