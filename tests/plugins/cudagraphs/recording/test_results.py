@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import turret
-from tests.plugins.cudagraphs.recording_machine import ARITY, CALLS, GRANULE, WRITES, Machine, Program, Step
+from tests.plugins.cudagraphs.recording_machine import ARITY, CALLS, GRANULE, WRITES, GrowingPool, Machine, Program, Step
 from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs
@@ -108,6 +108,14 @@ def test_memory_that_was_free_before_the_call_is_another_s() -> None:
              Step("sum", "t6", ("t5", "t3"))]  # fmt: skip
     function = replayed(Program(Machine(), 1, steps, ["t3", "t6"]))
     assert copies(function) == 0 and WRITTEN in decisions(function)[0]
+
+
+def test_results_are_handed_out_though_the_pool_grew_while_they_were_recorded(monkeypatch) -> None:
+    monkeypatch.setattr(Machine, "pool", lambda machine, index: GrowingPool(machine))
+    steps = [Step("fresh", "t0", ("i0",)), Step("sum", "t1", ("t0", "i0")), Step("fresh", "t2", ("t1",))]
+    function = replayed(Program(Machine(), 1, steps, ["t0", "t1", "t2"]))
+    assert copies(function) == 0
+    assert [WRITTEN in reason for reason in decisions(function)] == [True, False, True]
 
 
 def draw(r: random.Random) -> Program:
