@@ -96,6 +96,14 @@ def compiles(t: Tracer) -> Value:
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
 
 
+@registry.module("torch.fx.experimental.proxy_tensor")
+def sizes_as_a_tree(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """How ``torch.utils._pytree`` takes a ``torch.Size`` apart and puts it together."""
+    if function.object.__name__ != "<lambda>":
+        return None
+    return t.follow(function, args, kwargs)
+
+
 def _call_optimized_module(t: Tracer, /, module: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of what ``torch.compile`` makes of a module: the module becomes a part of the graph around."""
     held = module.realize()
@@ -406,7 +414,7 @@ if torch.distributed.is_available():
 
 registry.classes.update(LEGACY_CLASSES)
 registry.classes[torch.device] = lambda t, /, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
-registry.classes[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
-registry.classes[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
+registry.classes[torch.finfo] = lambda t, /, *args, **kwargs: t.fold(torch.finfo, list(args), kwargs)
+registry.classes[torch.iinfo] = lambda t, /, *args, **kwargs: t.fold(torch.iinfo, list(args), kwargs)
 registry.classes[property] = lambda t, /, *args, **kwargs: t.fold(property, list(args), kwargs)
 registry.classes[object] = lambda t: Instance(object)

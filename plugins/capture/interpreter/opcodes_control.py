@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 from turret.plugins.capture.branches.conditional import Way, branch_on_data
 from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
 from turret.plugins.capture.interpreter import matching
@@ -27,9 +29,8 @@ from turret.plugins.capture.python.instructions import (
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value, spelled
 from turret.plugins.capture.values.exceptions import ExceptionInstance, caught
-from turret.plugins.capture.values.functions import Handler, NestedFunction, called_as
+from turret.plugins.capture.values.functions import NestedFunction, called_as
 from turret.plugins.capture.values.groups import left_to_raise, match_star
-from turret.plugins.capture.values.new_classes import define_class
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.type_parameters import TypeParameter, of_syntax
 
@@ -397,7 +398,7 @@ def cleanup_throw(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("LOAD_BUILD_CLASS")
 def load_build_class(f: Frame, i: Instruction) -> None:
-    f.push(Handler("__build_class__", define_class))
+    f.push(f.tracer.wrap_known(builtins.__build_class__))
 
 
 @registry.instruction("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR")

@@ -209,6 +209,8 @@ class Tensor(Value):
         if hasattr(torch.Tensor, name):
             if callable(getattr(torch.Tensor, name)):
                 return MethodOfValue(self, name)
+            if isinstance(raw, (str, int, type(None))):  # what the class says of itself
+                return t.wrap_known(raw)
             raise Unsupported(f"attribute {name!r} of a tensor")
         if self.real is not None and self.source is not None:
             t.guards.take("NO_KEY", DictSource(self.source), name)
@@ -518,7 +520,8 @@ def _size(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value])
 def _requires_grad(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if value.source is None:
         return None
-    if len(args) == 1 and t.truth(args[0]) == value.fake.requires_grad:
+    asked = [*args, *(v for n, v in kwargs.items() if n == "requires_grad")] or [Constant(True)]
+    if len(asked) == 1 and t.truth(asked[0]) == value.fake.requires_grad:
         return value
     raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
 

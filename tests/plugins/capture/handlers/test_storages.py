@@ -82,3 +82,8 @@ def test_memory_that_is_not_as_it_was_is_asked_in_python(program):
     fast = turret.compile(program, options={"cache": False})
     for share in (False, True, False):
         torch.testing.assert_close(run(fast, share), run(program, share))
+
+
+def test_the_device_of_memory_is_known_in_the_graph():
+    fast = turret.compile(lambda x: (x + 1, x.untyped_storage().device), fullgraph=True, options=OPTIONS)
+    assert fast(torch.ones(2))[1] == torch.device("cpu")

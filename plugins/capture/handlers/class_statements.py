@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES
 from turret.plugins.capture.values.functions import Callable_, NestedFunction
@@ -54,8 +55,9 @@ class NewClass(Callable_):
         return r.assign(f"{r.constant(builtins.__build_class__)}({r.load(self.body)}, {self.name!r}{bases})")
 
 
+@registry.function(builtins.__build_class__)
 def define_class(t: Tracer, body: Value, name: Value, *bases: Value, **named: Value) -> Value:
-    """``builtins.__build_class__``, for classes that can be made later."""
+    """What a class statement calls, for classes that can be made later."""
     body = body.realize()
     known: list[Any] = [base.realize().constant() if base.is_constant() else None for base in bases]
     if named or not isinstance(body, NestedFunction) or not _only_defines(body) or not all(map(_is_silent, known)):
