@@ -1,4 +1,4 @@
-"""Classes that the program defines while it is captured, and does not look into: each is made where it is handed out."""
+"""Classes that the program defines while it is captured and does not look into: made where they are handed out."""
 
 from __future__ import annotations
 
