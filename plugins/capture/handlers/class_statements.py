@@ -56,7 +56,7 @@ class NewClass(Callable_):
 
 
 @registry.function(builtins.__build_class__)
-def define_class(t: Tracer, body: Value, name: Value, *bases: Value, **named: Value) -> Value:
+def define_class(t: Tracer, /, body: Value, name: Value, *bases: Value, **named: Value) -> Value:
     """What a class statement calls, for classes that can be made later."""
     body = body.realize()
     known: list[Any] = [base.realize().constant() if base.is_constant() else None for base in bases]
