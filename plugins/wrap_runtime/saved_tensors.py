@@ -92,8 +92,8 @@ class SavedInputs:
         for n, expected in zip(self._places, self._kinds, strict=True):
             if (found := _kind(saved[n])) != expected:
                 raise RuntimeError(
-                    f"a tensor that a compiled forward saved for its backward was {expected[0]} on {expected[1]}, and is "
-                    f"{found[0]} on {found[1]} now: set its data (Module.to, half, double, ...) after the backward"
+                    f"a tensor that a compiled forward saved for its backward was {expected[0]} on {expected[1]}, and "
+                    f"is {found[0]} on {found[1]} now: set its data (Module.to, half, double, ...) after the backward"
                 )
 
 
