@@ -49,11 +49,11 @@ KNOWN_ATTRIBUTES = frozenset(
     {
         "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_mps", "is_xpu",
         "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_meta", "is_vulkan", "is_xla",
-        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "nbytes", "retains_grad", "output_nr",
+        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "retains_grad", "output_nr",
     }
 )  # fmt: skip
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn"}
+BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn", "nbytes"}
 
 READS_DATA = {
     "item": "reads a tensor's value",
@@ -572,6 +572,9 @@ _COMPUTED: dict[str, Callable[[Tensor, Tracer], Value]] = {
     "__class__": lambda value, t: t.wrap_known(value.type()),
     "grad": lambda value, t: value.gradient(t),
     "_grad": lambda value, t: value.gradient(t),
+    "nbytes": lambda value, t: t.binary(
+        operator.mul, value.call_method(t, "numel", [], {}), Constant(value.fake.element_size())
+    ),
     "volatile": _volatile,
 }
 """Attributes that are neither read off a fake tensor nor nodes of the graph as they are."""
