@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import types
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class NewClass(Callable_):
         self.body, self.name, self.bases = body, name, bases
 
     def type(self) -> type:
-        return max((type(base) for base in self.bases), key=lambda kind: len(kind.__mro__), default=type)
+        return types.prepare_class(self.name, self.bases)[0]
 
     def describe(self) -> str:
         return _REFUSAL
