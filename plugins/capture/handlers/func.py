@@ -512,10 +512,16 @@ def functional_call(
         behind = {name: held.get_item(t, key).realize() for name, (held, key) in places.items()}
         for name, (held, key) in places.items():
             held.set_item(t, key, before[name])
-        if not isinstance(given, Sequence):  # of several dicts torch makes a new one, which nobody sees
-            for name in asked:
-                if behind[name] is not asked[name].realize():
-                    given.set_item(t, Constant(name), behind[name])
+        _keep_new(t, given, asked, behind)
+
+
+def _keep_new(t: Tracer, given: Value, asked: dict[str, Value], behind: dict[str, Value]) -> None:
+    """Put what the module has put in the place of a value into the dict that the program gave."""
+    if isinstance(given, Sequence):  # of several dicts torch makes a new one, which nobody sees
+        return
+    for name, value in asked.items():
+        if behind[name] is not value.realize():
+            given.set_item(t, Constant(name), behind[name])
 
 
 def _replacements(t: Tracer, given: Value) -> dict[str, Value]:

@@ -502,8 +502,9 @@ def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
 def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Value:
     """``Tensor.numpy()``: an array in the tensor's memory."""
     if force is not None and t.truth(force):
-        for step in ("detach", "cpu", "resolve_conj", "resolve_neg"):
-            value = value.call_method(t, step, [], {}).realize()  # type: ignore[assignment]
+        steps: dict[str, list[Value]] = {"detach": [], "to": [Constant(HOST)], "resolve_conj": [], "resolve_neg": []}
+        for name, args in steps.items():
+            value = value.call_method(t, name, args, {}).realize()  # type: ignore[assignment]
     fake = value.fake
     if fake.requires_grad:
         raise Unsupported("Tensor.numpy of a tensor that requires gradients")
