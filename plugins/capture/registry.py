@@ -14,7 +14,7 @@ import attrs
 import torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.python.signatures import takes
+from turret.plugins.capture.python.signatures import by_place, takes
 
 Handler = Callable[..., Any]
 """Of the tracer, then of what its table says."""
@@ -115,6 +115,8 @@ def handled(handler: Handler, called: Any, t: Any, args: list[Any], kwargs: dict
 
     Raises ``Unsupported`` for arguments that the handler does not take: these are left to Python.
     """
+    if kwargs and not takes(handler, len(args) + 1, kwargs):  # it has names of its own for them
+        args, kwargs = by_place(called, args, kwargs)
     if not takes(handler, len(args) + 1, kwargs):
         raise Unsupported(f"the arguments of {called.__name__}()")
     return handler(t, *args, **kwargs)

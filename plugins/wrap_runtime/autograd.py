@@ -21,7 +21,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.plugins.wrap_runtime.saved_tensors import SavedTensors
+from turret.plugins.wrap_runtime.saved_tensors import SavedInputs, SavedTensors
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.modes import functorch_is_active
@@ -58,6 +58,8 @@ def autograd_function(
             if apart:
                 inputs = edges.values(inputs)
             results = save(ctx, inputs, compute(inputs))
+            if not differentiate.saved_inputs.noted:
+                differentiate.saved_inputs.note(inputs, results[outputs:split])
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -174,6 +176,7 @@ class _Differentiation:
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.late = LateTensors(signature) if signature.late_memory else None
         self.saved = SavedTensors(signature)
+        self.saved_inputs = SavedInputs()
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
@@ -190,6 +193,7 @@ class _Differentiation:
         saved = self.saved.of(ctx, gradients)
         if reason := self.why_by_calls(gradients):
             return self.by_calls(ctx, gradients, reason)
+        self.saved_inputs.check(saved)
         backward = self.whole[deterministic]
         for n in self.differentiable:
             if gradients[n] is None:

@@ -7,6 +7,7 @@ them has its gradients afterwards.  So while there is such an output, what was s
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -64,6 +65,39 @@ class SavedTensors:
 
     def _are_apart(self, freed: frozenset[int], given: Iterable[int]) -> bool:
         return all(freed.isdisjoint(self._shares[n]) for n in given)
+
+
+class SavedInputs:
+    """The inputs among what a forward saves, which are still the program's: it may set their data before the backward.
+
+    Autograd counts no version for that, and kernels read memory as the types say that they were compiled for.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._places: tuple[int, ...] = ()
+        self._kinds: tuple[Any, ...] = ()
+
+    def note(self, inputs: Sequence[Any], saved: Sequence[Any]) -> None:
+        """What the first call of the forward saved, which is the same in all calls."""
+        given = {id(v) for v in inputs if isinstance(v, torch.Tensor)}
+        self._places = tuple(n for n, v in enumerate(saved) if id(v) in given)
+        self._kinds = tuple(_kind(saved[n]) for n in self._places)
+        self.noted = True
+
+    def check(self, saved: Sequence[Any]) -> None:
+        """Raise ``RuntimeError`` for one that has another type, or is elsewhere, since."""
+        if tuple([_kind(saved[n]) for n in self._places]) == self._kinds:
+            return
+        for n, expected in zip(self._places, self._kinds, strict=True):
+            if (found := _kind(saved[n])) != expected:
+                raise RuntimeError(
+                    f"a tensor that a compiled forward saved for its backward was {expected[0]} on {expected[1]}, and "
+                    f"is {found[0]} on {found[1]} now: set its data (Module.to, half, double, ...) after the backward"
+                )
+
+
+_kind = operator.attrgetter("dtype", "device")
 
 
 def _versions(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:

@@ -79,6 +79,7 @@ class Jvp(Transform):
     """``torch.func.jvp`` of the first ``outputs`` outputs; the last inputs are the tangents of the first."""
 
     outputs: int = 1
+    strict: bool = False
 
     def __call__(self, *inputs: Any) -> Any:
         inputs, tangents = inputs[: -self.mapped], inputs[-self.mapped :]
@@ -89,7 +90,7 @@ class Jvp(Transform):
             return found[: self.outputs], found[self.outputs :]
 
         transform: Any = torch.func.jvp
-        values, derivatives, others = transform(function, first, tuple(tangents), has_aux=True)
+        values, derivatives, others = transform(function, first, tuple(tangents), strict=self.strict, has_aux=True)
         return (*values, *derivatives, *others)
 
 

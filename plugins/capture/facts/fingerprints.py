@@ -134,7 +134,9 @@ def of_module(module: nn.Module, memo: Memo) -> str:
 def describe(value: Any, nesting: int = _NESTING) -> str:
     """Text that is equal for equal values in any process; of an object without a value its class."""
     kind = type(value)
-    if kind in PLAIN or isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+    if kind in PLAIN or isinstance(
+        value, (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme)
+    ):
         return f"{kind.__name__} {value!r}"
     if kind in _PARTS and nesting > 0:
         parts = _PARTS[kind](functools.partial(describe, nesting=nesting - 1), value)

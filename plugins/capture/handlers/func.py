@@ -367,13 +367,11 @@ def jvp(
     strict: Value | None = None,
     has_aux: Value | None = None,
 ) -> Value:
-    if strict is not None and t.truth(strict):
-        raise Unsupported("torch.func.jvp with strict=True")
     args = primals.realize().unpack(t)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     moved, _ = flatten(t, tangents)
     traced = trace(t, "jvp", func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
-    transform = Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs)
+    transform = Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs, strict is not None and t.truth(strict))
     if len(moved) != transform.mapped:
         raise Unsupported("torch.func.jvp with tangents that do not fit the arguments")
     found = iter(traced.call(t, transform, moved))
@@ -495,28 +493,46 @@ def functional_call(
 ) -> Value:
     """A module with other parameters and buffers for one call."""
     target = module.realize()
-    if not isinstance(target, Module) or (strict is not None and t.truth(strict)):
-        raise Unsupported(f"torch.func.functional_call of {target.describe()}, or strict")
-    named = _replacements(t, parameter_and_buffer_dicts.realize())
-    if tie_weights is None or t.truth(tie_weights):
-        named = {**_tied(t, target, named), **named}
+    if not isinstance(target, Module):
+        raise Unsupported(f"torch.func.functional_call of {target.describe()}")
+    given = parameter_and_buffer_dicts.realize()
+    asked = _replacements(t, given)
+    named = asked if tie_weights is not None and not t.truth(tie_weights) else {**_tied(t, target, asked), **asked}
+    if strict is not None and t.truth(strict):
+        _refuse_other_names(t, target, named)
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    entries = [(_dict_of(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
-    before = [held.get_item(t, key) for held, key, _ in entries]
+    places = {name: (_dict_of(t, target, name), Constant(name.rpartition(".")[2])) for name in named}
+    before = {name: held.get_item(t, key) for name, (held, key) in places.items()}
     try:
-        for held, key, value in entries:
-            held.set_item(t, key, value)
+        for name, (held, key) in places.items():
+            held.set_item(t, key, named[name])
         return t.call(target, positional, keywords)
     finally:
-        for (held, key, _), value in zip(entries, before, strict=True):
-            held.set_item(t, key, value)
+        behind = {name: held.get_item(t, key).realize() for name, (held, key) in places.items()}
+        for name, (held, key) in places.items():
+            held.set_item(t, key, before[name])
+        _keep_new(t, given, asked, behind)
+
+
+def _keep_new(t: Tracer, given: Value, asked: dict[str, Value], behind: dict[str, Value]) -> None:
+    """Put what the module has put in the place of a value into the dict that the program gave."""
+    if isinstance(given, Sequence):  # of several dicts torch makes a new one, which nobody sees
+        return
+    for name, value in asked.items():
+        if behind[name] is not value.realize():
+            given.set_item(t, Constant(name), behind[name])
 
 
 def _replacements(t: Tracer, given: Value) -> dict[str, Value]:
     """Values by the names of parameters and buffers, of one dict or of several."""
     dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
-    return {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+    pairs = [(k.constant(), v) for d in dicts for k, v in t.pairs(d)]
+    names = [name for name, _ in pairs]
+    if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        text = f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
+        raise t.raised(ValueError, text)
+    return dict(pairs)
 
 
 def _positional(t: Tracer, args: Value | None) -> list[Value]:
@@ -533,7 +549,25 @@ def _tied(t: Tracer, module: Module, named: dict[str, Value]) -> dict[str, Value
     for kind in ("named_parameters", "named_buffers"):
         for name, value in _named(t, module, kind):
             names.setdefault(id(value), []).append(name)
-    return {n: named[group[0]] for g in names.values() for n in g for group in [[m for m in g if m in named]] if group}
+    tied: dict[str, Value] = {}
+    for group in names.values():
+        given = [name for name in group if name in named]
+        if any(not t.is_same(named[name], named[given[0]]) for name in given):
+            text = f"functional_call got multiple values for keys {sorted(group)}, which are tied. "
+            raise t.raised(ValueError, text + "Consider using tie_weights=False")
+        if given:
+            tied.update(dict.fromkeys(group, named[given[0]]))
+    return tied
+
+
+def _refuse_other_names(t: Tracer, module: Module, given: dict[str, Value]) -> None:
+    """Raise torch's error for names that a module does not have, or has and that are not given."""
+    own = {name: None for kind in ("named_parameters", "named_buffers") for name, _ in _named(t, module, kind)}
+    found = (("Unexpected", given.keys() - own.keys()), ("Missing", own.keys() - given.keys()))
+    errors = [f"{what} key(s): {', '.join(map(repr, sorted(names)))}." for what, names in found if names]
+    if errors:
+        name = t.constant_of(t.call(module.get_attr(t, "_get_name"), [], {}))
+        raise t.raised(RuntimeError, f"Error(s) in reparametrizing for {name}:\n\t" + "\n\t".join(errors))
 
 
 def _named(t: Tracer, module: Module, kind: str) -> Iterator[tuple[str, Any]]:

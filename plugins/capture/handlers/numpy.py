@@ -183,12 +183,14 @@ def _tensor_of(t: Tracer, array: Value) -> Value:
     return array.tensor(t, copied=False)
 
 
-def _of_array(original: Any, copies: bool) -> Any:
+def _of_array(original: Any, copies: bool, name: str = "data") -> Any:
     """``torch.tensor`` and ``torch.as_tensor``: of an array, by its memory; of a numpy number, in its dtype."""
 
     def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
-        data = (args[0] if args else kwargs["data"]).realize()
-        rest = {k: v for k, v in kwargs.items() if k != "data"}
+        if not args and name not in kwargs:
+            return t.recorder.call(original, [], kwargs)
+        data = (args[0] if args else kwargs[name]).realize()
+        rest = {k: v for k, v in kwargs.items() if args or k != name}
         if isinstance(data, (KnownArray, ArrayOfTensor)) and len(args) <= 1:
             return _converted(t, data.tensor(t, True) if copies else from_numpy(t, data), rest, copies)
         if isinstance(data, (List, Tuple)) and len(args) <= 1:
@@ -217,4 +219,4 @@ def _converted(t: Tracer, tensor: Value, options: dict[str, Value], copies: bool
 
 registry.functions[torch.tensor] = _of_array(torch.tensor, copies=True)
 registry.functions[torch.as_tensor] = _of_array(torch.as_tensor, copies=False)
-registry.functions[torch.asarray] = _of_array(torch.asarray, copies=False)
+registry.functions[torch.asarray] = _of_array(torch.asarray, copies=False, name="obj")

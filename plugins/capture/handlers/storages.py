@@ -8,7 +8,7 @@ from turret.frames.sources import CallSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
 
 
@@ -24,6 +24,11 @@ class Storage(Value):
 
     def type(self) -> type:
         return torch.UntypedStorage
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "device":
+            return Constant(self.tensor.fake.device)
+        return super().get_attr(t, name)
 
     def m_size(self, t: Tracer) -> Value:
         return self.length(t)

@@ -96,6 +96,14 @@ def compiles(t: Tracer) -> Value:
 registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
 
 
+@registry.module("torch.fx.experimental.proxy_tensor")
+def sizes_as_a_tree(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """How ``torch.utils._pytree`` takes a ``torch.Size`` apart and puts it together."""
+    if function.object.__name__ != "<lambda>":
+        return None
+    return t.follow(function, args, kwargs)
+
+
 def _call_optimized_module(t: Tracer, /, module: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of what ``torch.compile`` makes of a module: the module becomes a part of the graph around."""
     held = module.realize()
@@ -186,9 +194,12 @@ def reshape_as_told(t: Tracer, value: Value, shape: Value) -> Value:
 @registry.function(torch.tensor_split)
 def split_as_told(t: Tracer, /, input: Value, *args: Value, **kwargs: Value) -> Value:
     """At places, or into so many parts, as a tensor of integers says, too."""
-    where = args[0].realize() if args else None
+    name = "tensor_indices_or_sections"
+    told = args[0] if args else kwargs.get(name)
+    where = None if told is None else told.realize()
     if isinstance(where, Tensor) and where.fake.dtype is torch.int64 and where.fake.dim() < 2:
         args = (where.reads(t, "tolist"), *args[1:])
+        kwargs = {k: v for k, v in kwargs.items() if k != name}
     return t.recorder.call(torch.tensor_split, [input, *args], kwargs)
 
 
@@ -198,13 +209,13 @@ def split_of(t: Tracer, /, tensor: Tensor, *args: Value, **kwargs: Value) -> Val
 
 
 @registry.tensor_method("copy_")
-def copy_into(t: Tracer, /, tensor: Tensor, src: Value, *rest: Value, **named: Value) -> Value:
+def copy_into(t: Tracer, /, tensor: Tensor, other: Value, *rest: Value, **named: Value) -> Value:
     """Of a number, which graphs behind this one have no copies of: a fill."""
-    src = src.realize()
-    fills = isinstance(src, Constant) and type(src.value) in (bool, int, float)
+    other = other.realize()
+    fills = isinstance(other, Constant) and type(other.value) in (bool, int, float)
     if fills:
-        return t.recorder.call_method("fill_", [tensor, src], {})
-    return t.recorder.call_method("copy_", [tensor, src, *rest], named)
+        return t.recorder.call_method("fill_", [tensor, other], {})
+    return t.recorder.call_method("copy_", [tensor, other, *rest], named)
 
 
 @registry.function(torch.where)
@@ -406,7 +417,7 @@ if torch.distributed.is_available():
 
 registry.classes.update(LEGACY_CLASSES)
 registry.classes[torch.device] = lambda t, /, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
-registry.classes[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
-registry.classes[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
+registry.classes[torch.finfo] = lambda t, /, *args, **kwargs: t.fold(torch.finfo, list(args), kwargs)
+registry.classes[torch.iinfo] = lambda t, /, *args, **kwargs: t.fold(torch.iinfo, list(args), kwargs)
 registry.classes[property] = lambda t, /, *args, **kwargs: t.fold(property, list(args), kwargs)
 registry.classes[object] = lambda t: Instance(object)

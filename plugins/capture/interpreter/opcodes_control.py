@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 from turret.plugins.capture.branches.conditional import Way, branch_on_data
 from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
 from turret.plugins.capture.interpreter import matching
@@ -396,7 +398,7 @@ def cleanup_throw(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("LOAD_BUILD_CLASS")
 def load_build_class(f: Frame, i: Instruction) -> None:
-    raise Unsupported("a class defined in compiled code")
+    f.push(f.tracer.wrap_known(builtins.__build_class__))
 
 
 @registry.instruction("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR")

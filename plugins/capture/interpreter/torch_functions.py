@@ -24,6 +24,7 @@ _NOT_GRAPH = frozenset(
     {
         "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
         "boolean_dispatch", "_get_softmax_dim", "assert_int_or_pair", "_verify_batch_size", "_unwrap_optional",
+        "triplet_margin_with_distance_loss", "gaussian_nll_loss",  # they call the program, and branch on data
     }
 )  # fmt: skip
 

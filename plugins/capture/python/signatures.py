@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
+from typing import Any
 
 import attrs
 
@@ -81,3 +82,18 @@ def _of_code(function: types.FunctionType) -> Parameters:
 def takes(function: Callable, count: int, names: Collection[str] = ()) -> bool:
     """Whether a function takes ``count`` arguments by position and others by these names."""
     return parameters_of(function).take(count, names)
+
+
+def by_place(function: Callable, args: list[Any], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call with as many by position as the parameters of ``function`` allow."""
+    try:
+        parameters = parameters_of(function)
+    except (ValueError, TypeError):  # written in C, and tells nothing
+        return args, named
+    placed, left = list(args), dict(named)
+    if len(args) >= parameters.unnamed:
+        for name in parameters.positional[len(args) :]:
+            if name not in left:
+                break
+            placed.append(left.pop(name))
+    return placed, left

@@ -279,7 +279,7 @@ _FORMS: dict[type, _Form] = {
     list: _Form("l", Packer.parts, Unpacker.parts),
     torch.Size: _Form("s", Packer.parts, lambda u, items: torch.Size(u.parts(items))),
     dict: _Form("d", lambda p, v: [p.parts(pair) for pair in v.items()], lambda u, pairs: dict(map(u.parts, pairs))),
-    **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _TORCH_NAME),
+    **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format, torch.qscheme), _TORCH_NAME),
     torch.device: _Form("device", lambda p, v: str(v), lambda u, name: torch.device(name)),
     References: _Form("refs", _write_references, _read_references),
     bytes: _Form("b", lambda p, v: v.hex(), lambda u, digits: bytes.fromhex(digits)),

@@ -501,9 +501,13 @@ def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
 @registry.tensor_method("numpy")
 def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Value:
     """``Tensor.numpy()``: an array in the tensor's memory."""
+    if force is not None and t.truth(force):
+        steps: dict[str, list[Value]] = {"detach": [], "to": [Constant(HOST)], "resolve_conj": [], "resolve_neg": []}
+        for name, args in steps.items():
+            value = value.call_method(t, name, args, {}).realize()  # type: ignore[assignment]
     fake = value.fake
-    if fake.requires_grad or (force is not None and t.truth(force)):
-        raise Unsupported("Tensor.numpy of a tensor that requires gradients, or forced")
+    if fake.requires_grad:
+        raise Unsupported("Tensor.numpy of a tensor that requires gradients")
     if fake.device.type != HOST.type or fake.is_conj() or fake.is_neg():
         raise Unsupported("Tensor.numpy of a tensor that is elsewhere or lazy")
     numpy_dtype(fake.dtype)

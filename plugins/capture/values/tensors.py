@@ -49,11 +49,11 @@ KNOWN_ATTRIBUTES = frozenset(
     {
         "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_mps", "is_xpu",
         "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_meta", "is_vulkan", "is_xla",
-        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "nbytes", "retains_grad", "output_nr",
+        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "retains_grad", "output_nr",
     }
 )  # fmt: skip
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn"}
+BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn", "nbytes"}
 
 READS_DATA = {
     "item": "reads a tensor's value",
@@ -209,6 +209,8 @@ class Tensor(Value):
         if hasattr(torch.Tensor, name):
             if callable(getattr(torch.Tensor, name)):
                 return MethodOfValue(self, name)
+            if isinstance(raw, (str, int, type(None))):  # what the class says of itself
+                return t.wrap_known(raw)
             raise Unsupported(f"attribute {name!r} of a tensor")
         if self.real is not None and self.source is not None:
             t.guards.take("NO_KEY", DictSource(self.source), name)
@@ -518,7 +520,8 @@ def _size(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value])
 def _requires_grad(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if value.source is None:
         return None
-    if len(args) == 1 and t.truth(args[0]) == value.fake.requires_grad:
+    asked = [*args, *(v for n, v in kwargs.items() if n == "requires_grad")] or [Constant(True)]
+    if len(asked) == 1 and t.truth(asked[0]) == value.fake.requires_grad:
         return value
     raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
 
@@ -569,6 +572,9 @@ _COMPUTED: dict[str, Callable[[Tensor, Tracer], Value]] = {
     "__class__": lambda value, t: t.wrap_known(value.type()),
     "grad": lambda value, t: value.gradient(t),
     "_grad": lambda value, t: value.gradient(t),
+    "nbytes": lambda value, t: t.binary(
+        operator.mul, value.call_method(t, "numel", [], {}), Constant(value.fake.element_size())
+    ),
     "volatile": _volatile,
 }
 """Attributes that are neither read off a fake tensor nor nodes of the graph as they are."""

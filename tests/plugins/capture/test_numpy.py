@@ -342,3 +342,14 @@ def test_questions_about_arrays_of_the_graph_are_answered_in_numpys_types(progra
 def test_an_order_of_equal_numbers_that_numpy_chooses_is_left_to_numpy():
     with pytest.raises(CaptureError, match="orders what is equal"):
         Observed(lambda x: numpy.argsort(x.numpy()), fullgraph=True)(torch.ones(3))
+
+
+def test_an_array_that_is_forced_is_of_the_detached_tensor():
+    def program(x, w):
+        array = (x * 2).numpy(force=True)
+        array[0] = 5
+        return array, w.numpy(force=True) + 1, (w * x).numpy(force=True)
+
+    observed, w = Observed(program, fullgraph=True), torch.ones(4, requires_grad=True)
+    for found, expected in zip(observed(X, w), program(X, w), strict=True):
+        numpy.testing.assert_array_equal(found, expected)

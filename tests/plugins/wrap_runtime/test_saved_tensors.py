@@ -106,3 +106,28 @@ def test_a_node_does_not_keep_itself():
         assert node() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("change", ["double", "half"])
+def test_a_parameter_whose_type_was_changed_before_the_backward_is_not_read_as_what_it_was(change):
+    net = torch.nn.Linear(3, 3)
+    fast = turret.compile(net, fullgraph=True, options={"on_error": "raise", "cache": False})
+    x = torch.ones(2, 3, requires_grad=True)
+    fast(x).sum().backward()
+    result = fast(x).sum()
+    getattr(net, change)()
+    with pytest.raises(RuntimeError, match=r"was torch.float32 on cpu, and is torch.(float64|float16) on cpu"):
+        result.backward()
+    net.float()
+    fast(x).sum().backward()
+
+
+def test_a_parameter_whose_numbers_were_set_before_the_backward_is_read_as_it_is():
+    weight = torch.nn.Parameter(torch.ones(3, 3))
+    fast = turret.compile(torch.mm, fullgraph=True, options={"on_error": "raise", "cache": False})
+    x = torch.ones(2, 3, requires_grad=True)
+    for call in (fast, torch.mm):
+        weight.data = torch.ones(3, 3)
+        result = call(x, weight).sum()
+        weight.data = weight.data * 3
+        assert torch.equal(torch.autograd.grad(result, x)[0], torch.full((2, 3), 9.0))

@@ -92,9 +92,17 @@ def id_(t: Tracer, value: Value) -> Value:
     raise Unsupported(f"id of {value.describe()}")
 
 
+@registry.tensor_method("__hash__")
+def hash_of_tensor(t: Tracer, tensor: Value) -> Value:
+    """By identity; the fake tensor that stands for it at capture has another."""
+    return Constant(slot_hash(t.int_of(id_(t, tensor))))
+
+
 @registry.function(hash)
 def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
+    if isinstance(value, Tensor):
+        return t.call(value.get_attr(t, "__hash__"), [], {})
     if isinstance(value, Instance):
         return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")

@@ -21,8 +21,10 @@ from turret.plugins.capture.values.symbols import Symbolic, as_float, as_float64
 _WHOLE = (math.floor, math.ceil, math.trunc)
 
 
-def _answer(t: Tracer, /, *args: Value, function: Callable[..., Any]) -> Value:
+def _answer(t: Tracer, /, *args: Value, function: Callable[..., Any], **named: Value) -> Value:
     values = [a.realize() for a in args]
+    if named:
+        return t.fold(function, list(map(_fixed, values)), {n: _fixed(v.realize()) for n, v in named.items()})
     found = t.recorder.computed(function, values)
     if found is not None:
         return found
@@ -35,8 +37,11 @@ def _answer(t: Tracer, /, *args: Value, function: Callable[..., Any]) -> Value:
         found = _of_data(t, function, values) if t.policy.data_dependent and any(map(is_of_data, values)) else None
         if found is not None:
             return found
-        values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
-    return t.fold(function, list(values), {})
+    return t.fold(function, list(map(_fixed, values)), {})
+
+
+def _fixed(value: Value) -> Value:
+    return Constant(value.fixed()) if isinstance(value, Symbolic) else value
 
 
 def _of_data(t: Tracer, function: Any, values: list[Value]) -> Value | None:

@@ -302,3 +302,72 @@ def test_vmap_in_chunks_is_one_graph(size):
     x, y = torch.arange(8.0).reshape(2, 4), torch.tensor(3.0)
     observed = Observed(program, fullgraph=True)
     assert_same(observed(x, y), program(x, y))
+
+
+class Counting(nn.Module):
+    """Replaces its buffer at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x * self.calls
+
+
+COUNTING = Counting()
+TIED = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+TIED[1].weight = TIED[0].weight
+
+
+def test_functional_call_leaves_what_the_module_replaced_in_the_dict_that_was_given():
+    def program(x):
+        state = {"calls": torch.zeros(())}
+        results = [functional_call(COUNTING, state, x), functional_call(COUNTING, (state,), (x,))]
+        return results, functional_call(COUNTING, state, (x,)), state, COUNTING.calls
+
+    full(program, X)
+
+
+@pytest.mark.parametrize("names", [("weight", "bias"), ("weight",), ("weight", "bias", "other"), ("other", "bias")])
+def test_functional_call_with_strict_raises_for_names_that_do_not_fit(names):
+    net = nn.Linear(4, 4)
+
+    def program(x):
+        try:
+            return functional_call(
+                net,
+                dict.fromkeys(names, x[0]) | {"weight": x} if "weight" in names else dict.fromkeys(names, x[0]),
+                (x,),
+                strict=True,
+            )
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    check(program, torch.eye(4), breaks=0, graphs=1)
+
+
+def test_functional_call_with_two_values_for_one_parameter_raises():
+    def program(x, tie):
+        weights = {"0.weight": x.T @ x, "1.weight": x.T @ x * 2}
+        try:
+            return functional_call(TIED, weights, (x,), tie_weights=tie)
+        except ValueError as error:
+            return x + 1, str(error)
+
+    def twice(x):
+        try:
+            return functional_call(NET, ({"0.bias": x[0]}, {"0.bias": x[1]}), (x,))
+        except ValueError as error:
+            return x + 1, str(error)
+
+    for tie in (True, False):
+        check(program, X, tie, breaks=0, graphs=1)
+    check(twice, X, breaks=0, graphs=1)
+
+
+def test_jvp_that_is_strict():
+    full(lambda x: jvp(lambda a: (a * 2, a.sin()), (x,), (x,), strict=True), X)
+    with pytest.raises(turret.TurretError, match="independent of the inputs"):
+        turret.compile(lambda x: jvp(lambda a: W, (x,), (x,), strict=True), fullgraph=True, options=OPTIONS)(X)

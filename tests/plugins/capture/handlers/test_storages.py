@@ -82,3 +82,14 @@ def test_memory_that_is_not_as_it_was_is_asked_in_python(program):
     fast = turret.compile(program, options={"cache": False})
     for share in (False, True, False):
         torch.testing.assert_close(run(fast, share), run(program, share))
+
+
+def test_the_device_of_memory_is_known_in_the_graph():
+    fast = turret.compile(lambda x: (x + 1, x.untyped_storage().device), fullgraph=True, options=OPTIONS)
+    assert fast(torch.ones(2))[1] == torch.device("cpu")
+
+
+def test_the_bytes_of_a_tensor_are_known_whatever_its_sizes():
+    fast = turret.compile(lambda x: (x + x.nbytes, x.nbytes), fullgraph=True, dynamic=True, options=OPTIONS)
+    for x in (torch.ones(3, 4), torch.ones(5, 6), torch.ones(2, 0)):
+        torch.testing.assert_close(fast(x), (x + x.nbytes, x.nbytes))

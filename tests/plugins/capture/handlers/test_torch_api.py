@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.utils._pytree as pytree
 
-from tests.plugins.capture.capture_lab import Observed
+from tests.plugins.capture.capture_lab import Observed, check
 
 CHOICES = {
     "function": lambda m, x: torch.where(m, x, -x),
@@ -52,3 +57,68 @@ def test_sizes_that_a_tensor_holds_are_those_of_a_reshape_and_of_a_split(sizes):
         found, expected = observed(x), program(x)
         torch.testing.assert_close(found, expected)
         assert all(y._is_view() for y in found)
+
+
+def test_requires_grad_that_a_method_sets_to_what_it_is_changes_nothing():
+    def program(x, w):
+        x.requires_grad_(requires_grad=False)
+        return (x * w.requires_grad_()).sum()
+
+    observed, w = Observed(program, fullgraph=True), torch.ones(3, requires_grad=True)
+    x = torch.arange(3.0)
+    observed(x, w).backward()
+    assert torch.equal(w.grad, x) and not x.requires_grad and not observed.fallbacks
+
+
+def test_limits_of_a_type_that_has_none_raise_in_the_program():
+    def program(x):
+        try:
+            return x, torch.finfo(torch.int64)
+        except TypeError as error:
+            return x + torch.iinfo(type=torch.int8).max, str(error)
+
+    check(program, torch.arange(3.0), breaks=0, graphs=1)
+
+
+def test_losses_that_call_the_program_or_branch_on_data_are_followed():
+    def program(x, y):
+        close = torch.nn.functional.gaussian_nll_loss(x, y, y.abs() + 1)
+        far = torch.nn.functional.triplet_margin_with_distance_loss(
+            x, y, -x, distance_function=lambda a, b: (a - b).abs().sum(-1)
+        )
+        return far, close
+
+    observed = Observed(program, fullgraph=True)
+    for seed in range(2):
+        x, y = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(observed(x, y), program(x, y))
+    assert len(observed.graphs) == 1
+
+
+def test_sizes_are_trees_of_numbers():
+    def program(x):
+        leaves, structure = pytree.tree_flatten(x.shape)
+        return x + leaves[0], pytree.tree_unflatten(leaves, structure), pytree.tree_map(lambda n: n + 1, x.shape)
+
+    check(program, torch.ones(2, 3), breaks=0, graphs=1)
+
+
+def test_schemes_of_quantization_are_constants():
+    scheme = torch.per_tensor_symmetric
+
+    def program(x):
+        return x + 1 if scheme == torch.per_tensor_symmetric and scheme in (torch.per_tensor_symmetric,) else x
+
+    check(program, torch.ones(2), breaks=0, graphs=1)
+
+
+def test_annotations_of_new_functions_may_be_unions_of_callables():
+    def program(x):
+        def scaled(x, by: Callable[[int], int] | None = None):
+            return x * 2
+
+        return scaled(x), len(scaled.__annotations__)
+
+    namespace = {"Callable": Callable}
+    exec(textwrap.dedent(inspect.getsource(program)), namespace)  # without the future's annotations
+    check(namespace["program"], torch.ones(2), breaks=0, graphs=1)
