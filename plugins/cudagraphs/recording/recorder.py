@@ -190,17 +190,21 @@ class Recorder:
         raise NotRecordable(f"it takes floats, and where they are is not known: {next(iter(unclear.values()))}")
 
     def _settled(self, *of_the_call: Any) -> _Compared:
-        """As ``_attempt``, made again for as long as the pool grows.
+        """As ``_attempt``, made again for as long as the pool grows."""
+        for _ in range(_GROWTHS - 1):
+            compared = self._unless_grown(*of_the_call)
+            if compared is not None:
+                return compared
+        return self._attempt(*of_the_call)
 
-        With more memory to choose from, the same work is done elsewhere: nothing that it is handed is understood then.
+    def _unless_grown(self, *of_the_call: Any) -> _Compared | None:
+        """As ``_attempt``; None where the pool grew, and some words are unclear.
+
+        With more memory to choose from, the same work is done elsewhere: what it is handed is not understood then.
         """
-        for _ in range(_GROWTHS):
-            before = self._pool.segments()
-            made, words, unclear, refused = self._attempt(*of_the_call)
-            if not unclear or self._pool.segments() == before:
-                break
-            del made
-        return made, words, unclear, refused
+        before = self._pool.segments()
+        made, words, unclear, refused = self._attempt(*of_the_call)
+        return None if unclear and self._pool.segments() != before else (made, words, unclear, refused)
 
     def _attempt(
         self,
