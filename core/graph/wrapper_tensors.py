@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -264,6 +265,7 @@ class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
+        ctx.wrapper = weakref.ref(value)
         ctx.set_materialize_grads(False)
         ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
         ctx.layouts = [(part.shape, part.dtype, part.device) for part in form.parts(value)]
@@ -285,6 +287,19 @@ class _Unwrap(torch.autograd.Function):
         # The gradient of a wrapper is a whole one, also where not all of its tensors were used.
         made = (_zeros(*layout) if p is None else p for p, layout in zip(parts, ctx.layouts, strict=True))
         return None, ctx.form.build_gradient(list(made))
+
+
+def part_behind(node: Any, number: int) -> torch.Tensor | None:
+    """The tensor in a wrapper that came first out of a node of autograd which took the wrapper apart, as its result
+    ``number``; None for other nodes, and where the wrapper is gone."""
+    if type(node) is not _Unwrap._backward_cls:  # type: ignore[attr-defined]
+        return None
+    ((behind, _),) = node.next_functions
+    value = getattr(behind, "variable", None)
+    value = node.wrapper() if value is None else value
+    if value is None or not node.form.fits(value):
+        return None
+    return Unwrap(node.form)(value)[number]
 
 
 def _zeros(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

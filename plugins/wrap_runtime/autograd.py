@@ -229,12 +229,9 @@ class _Differentiation:
 
         ``UnsupportedError`` where it would not give what the forward gave.
         """
-        obstacle = self.obstacle
-        if any(type(gradient) is WholeGradient for gradient in gradients):
-            obstacle = "the result that it belongs to is a wrapper of those of the graph"
         try:
-            if obstacle or self.inputs is None:
-                raise DoubleBackwardError(obstacle)
+            if self.inputs is None:
+                raise DoubleBackwardError(self.obstacle)
             run = self.backward.recorded(reason)  # type: ignore[attr-defined]
             inputs = self.inputs.find(ctx, ctx.given)
         except DoubleBackwardError as error:

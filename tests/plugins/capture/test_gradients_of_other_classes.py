@@ -149,8 +149,35 @@ def test_a_gradient_that_arrives_in_another_class_than_its_result_is_eagers():
     torch.testing.assert_close((ours.a, ours.b), (theirs.a, theirs.b))
 
 
-def test_a_gradient_of_another_class_than_a_wrapper_among_results_is_refused_by_name():
-    x = made("t", True, 1)
-    out = turret.compile(lambda x: x.sin(), options=OPTIONS)(x)
-    with pytest.raises(UnsupportedError, match="is given a gradient of type Tensor"):
-        torch.autograd.grad(out, x, torch.ones(out.shape))
+LIKE_RESULTS = {
+    "copied": lambda x: x.clone(),
+    "computed": lambda x: x.sin() * x,
+    "one of two": lambda x: (x.sin(), x * 2)[0],
+    "of wrappers": lambda x: (x * 2).sum(0),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_RESULTS)
+@pytest.mark.parametrize(
+    ("kind", "given"), [("t", "p"), ("t", "q"), ("t", "tt"), ("p", "t"), ("tq", "qt"), ("q", "p"), ("t", "tq")]
+)
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_the_gradient_of_a_wrapper_may_be_of_any_class_that_eager_takes(name, kind, given, is_leaf):
+    run = LIKE_RESULTS[name]
+
+    def found(function):
+        leaf = made(kind, True, 1)
+        x = leaf if is_leaf else leaf * 3
+        out = function(x)
+        out.backward(made(given, False, 2, tuple(out.shape)))
+        return flat(leaf.grad)
+
+    def outcome(function):
+        try:
+            return found(function)
+        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
+            return type(error)
+
+    compiled, expected = turret.compile(run, fullgraph=True, options=OPTIONS), outcome(run)
+    for _ in range(2):
+        assert_alike(outcome(compiled), expected)
