@@ -263,6 +263,7 @@ class GraphRecorder:
         self.float_nodes: dict[Source, fx.Node] = {}
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.resized_data: list[fx.Node] = []
+        self.resized_memory: list[Any] = []
         self.calls = 0
         self.made_at: dict[str, tuple[int, Lines]] = {}
         """Of calls, by their nodes' names: the step of the root frame and the lines that they were made in."""
