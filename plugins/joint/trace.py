@@ -23,7 +23,7 @@ from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
-from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
+from turret.graph.wrapper_tensors import TangentForm, WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
@@ -92,7 +92,7 @@ def _trace(
             _refuse_late_gradients(signature)
             tracer.late_memory = LateMemories(tracer, inputs, forward, signature, replays is not None)
             try:
-                found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+                found, reached = _gradients(tracer, inputs, forward, captured)
             except UnsupportedError as refusal:
                 _blame_write(refusal, captured.module)
                 raise
@@ -174,17 +174,18 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, asked: Sequence[int] | None
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, captured: CapturedGraph
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
     gradients what the backward writes to late memory.
 
-    Gradients are ``asked`` of these graph outputs; None: of all that are differentiable."""
+    Gradients are asked of ``captured.tangents``; None: of all graph outputs that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    numbers = _differentiable(forward, asked)
+    numbers, forms = _differentiable(forward, captured.tangents), dict(captured.tangent_forms)
     outputs = [forward.tensors[n] for n in numbers]
-    tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
+    given = [_tangents(tracer, n, forward.tensors[n], forms.get(n)) for n in numbers]
+    tangents = [parts[0] if n not in forms else forms[n].form.build([*parts]) for n, parts in zip(numbers, given, strict=True)]
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
@@ -198,7 +199,7 @@ def _gradients(
         late = tracer.late_memory
         with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
-        if any(tracer.tracked(t).storage.version for t in tangents):
+        if any(tracer.tracked(t).storage.version for parts in given for t in parts):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
         found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
@@ -246,6 +247,8 @@ def _refused(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> list
     """Gradients that raise, where a backward in the graph has freed the history of an output; else none."""
     for output, tangent in zip(outputs, tangents, strict=True):
         message = freed_message(output)
+        if message is not None and is_wrapper(type(tangent)):
+            raise UnsupportedError(f"a gradient that is a {type(tangent).__qualname__}, where autograd has freed the graph")
         if message is not None:
             fail = torch.ops.turret.fail.default
             return [fail(tangent, v.shape, v.dtype, v.device, "RuntimeError", message) for v in inputs]
@@ -258,6 +261,17 @@ def _tangent(tracer: JointTracer, number: int, value: torch.Tensor) -> torch.Ten
     made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
     node = tracer.recorder.placeholder(f"tangent_{number}", made)
     tracer.track(made, node)
+    return made
+
+
+def _tangents(tracer: JointTracer, number: int, value: torch.Tensor, form: TangentForm | None) -> list[torch.Tensor]:
+    """Fake tangents of a forward output: one, or those that a gradient of another class is a wrapper of."""
+    if form is None:
+        return [_tangent(tracer, number, value)]
+    made = []
+    for place, (shape, stride, dtype, device) in enumerate(form.layouts):
+        made.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+        tracer.track(made[-1], tracer.recorder.placeholder(f"tangent_{number}_{place}", made[-1]))
     return made
 
 

@@ -181,3 +181,65 @@ def test_the_gradient_of_a_wrapper_may_be_of_any_class_that_eager_takes(name, ki
     compiled, expected = turret.compile(run, fullgraph=True, options=OPTIONS), outcome(run)
     for _ in range(2):
         assert_alike(outcome(compiled), expected)
+
+
+def after_dropout(x):
+    return torch.nn.functional.dropout(x, 0.5) * x
+
+
+def views(x):
+    return (x * 2).t(), x.view(-1)
+
+
+def results(x):
+    return x.sin(), x.cos() * x
+
+
+@pytest.mark.parametrize("program", [after_dropout, views, results, torch.clone])
+@pytest.mark.parametrize(("kind", "given"), [("t", "q"), ("p", "t"), ("t", "p"), ("t", "tt")])
+@pytest.mark.parametrize("given_all", [True, False])
+def test_a_backward_is_compiled_for_gradients_of_other_classes(program, kind, given, given_all):
+    """Also where the graph cannot run once more: it drew numbers, its inputs are gone, it gives views."""
+
+    def found(function):
+        torch.manual_seed(0)
+        leaf = made(kind, True, 1)
+        out = function(leaf * 3)
+        outs = list(out) if isinstance(out, tuple) else [out]
+        tangents = [made(given, False, n, tuple(o.shape)) for n, o in enumerate(outs)]
+        count = len(outs) if given_all else 1
+        torch.autograd.backward(outs[:count], tangents[:count])
+        return flat(leaf.grad)
+
+    def outcome(function):
+        try:
+            return found(function)
+        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
+            return type(error)
+
+    expected = outcome(program)
+    compiled = turret.compile(program, fullgraph=True, options={**OPTIONS, "fallback_random": True})
+    for _ in range(2):
+        assert_alike(outcome(compiled), expected)
+
+
+@pytest.mark.parametrize("given", ["p", "tt", "q"])
+def test_gradients_of_other_classes_of_results_of_changing_sizes_are_eagers(given):
+    compiled = turret.compile(lambda x: x.sin() * x, fullgraph=True, dynamic=True, options=OPTIONS)
+    for rows in (2, 5, 3):
+
+        def found(function, rows=rows):
+            x = made("p", True, 1, (rows, 3))
+            function(x).backward(made(given, False, 2, (rows, 3)))
+            return flat(x.grad)
+
+        assert_alike(found(compiled), found(lambda x: x.sin() * x))
+
+
+def test_a_gradient_of_another_class_has_gradients_of_its_own():
+    def found(function):
+        x, tangent = made("p", True, 1), made("t", True, 2)
+        (first,) = torch.autograd.grad(function(x), x, tangent, create_graph=True)
+        return [flat(g) for g in torch.autograd.grad(first.sum(), (x, tangent))]
+
+    assert_alike(found(turret.compile(lambda x: x.sin() * x, options=OPTIONS)), found(lambda x: x.sin() * x))
