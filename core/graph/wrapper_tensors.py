@@ -332,7 +332,7 @@ class _Unwrap(torch.autograd.Function):
 def part_behind(node: Any, number: int) -> torch.Tensor | None:
     """The tensor in a wrapper that came first out of a node of autograd which took the wrapper apart, as its result
     ``number``; None for other nodes, and where the wrapper is gone."""
-    if type(node) is not _Unwrap._backward_cls:  # type: ignore[attr-defined]
+    if type(node) is not _Unwrap._backward_cls:
         return None
     ((behind, _),) = node.next_functions
     value = getattr(behind, "variable", None)

@@ -115,8 +115,8 @@ class CapturedGraph:
             "tangents": self.tangents,
             "tangent_forms": self.tangent_forms,
         }
-        usual = {"grad_enabled": True, "inference_mode": False}
-        usual.update(dict.fromkeys(("static_inputs", "steady_inputs", "tangent_forms"), ()))
+        lists: dict[str, Any] = dict.fromkeys(("static_inputs", "steady_inputs", "tangent_forms"), ())
+        usual = {**lists, "grad_enabled": True, "inference_mode": False}
         said = {key: value for key, value in fields.items() if value != usual.get(key)}
         return _print_graph(self.name, self.module, said)
 

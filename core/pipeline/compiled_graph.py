@@ -239,9 +239,7 @@ class CompiledGraph:
             self.saved = SavedValues(joint, parts)
         return self.saved
 
-    def partial(
-        self, partitioned: PartitionedGraph, given: tuple[int, ...], forms: TangentForms
-    ) -> PartitionedGraph:
+    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...], forms: TangentForms) -> PartitionedGraph:
         """The cut, with the backward for the gradients of some graph outputs over what the forward saves for all."""
         from turret.graph.partitioning import costs
 

@@ -184,8 +184,7 @@ def _gradients(
     recorder.tag, recorder.origin = BACKWARD, None
     numbers, forms = _differentiable(forward, captured.tangents), dict(captured.tangent_forms)
     outputs = [forward.tensors[n] for n in numbers]
-    given = [_tangents(tracer, n, forward.tensors[n], forms.get(n)) for n in numbers]
-    tangents = [parts[0] if n not in forms else forms[n].form.build([*parts]) for n, parts in zip(numbers, given, strict=True)]
+    tangents, given = _tangents(tracer, forward, numbers, forms)
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
@@ -199,7 +198,7 @@ def _gradients(
         late = tracer.late_memory
         with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
-        if any(tracer.tracked(t).storage.version for parts in given for t in parts):
+        if any(tracer.tracked(t).storage.version for t in given):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
         found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
@@ -248,7 +247,7 @@ def _refused(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> list
     for output, tangent in zip(outputs, tangents, strict=True):
         message = freed_message(output)
         if message is not None and is_wrapper(type(tangent)):
-            raise UnsupportedError(f"a gradient that is a {type(tangent).__qualname__}, where autograd has freed the graph")
+            raise UnsupportedError(f"a gradient that is a {type(tangent).__qualname__}, of a history that is freed")
         if message is not None:
             fail = torch.ops.turret.fail.default
             return [fail(tangent, v.shape, v.dtype, v.device, "RuntimeError", message) for v in inputs]
@@ -264,15 +263,24 @@ def _tangent(tracer: JointTracer, number: int, value: torch.Tensor) -> torch.Ten
     return made
 
 
-def _tangents(tracer: JointTracer, number: int, value: torch.Tensor, form: TangentForm | None) -> list[torch.Tensor]:
-    """Fake tangents of a forward output: one, or those that a gradient of another class is a wrapper of."""
-    if form is None:
-        return [_tangent(tracer, number, value)]
-    made = []
-    for place, (shape, stride, dtype, device) in enumerate(form.layouts):
-        made.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
-        tracer.track(made[-1], tracer.recorder.placeholder(f"tangent_{number}_{place}", made[-1]))
-    return made
+def _tangents(
+    tracer: JointTracer, forward: ForwardOutputs, numbers: list[int], forms: Mapping[int, TangentForm]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Fake gradients of forward outputs, of which some are wrappers, and the tangents of the graph: plain ones, and
+    those in the wrappers."""
+    gradients, tangents = [], []
+    for number in numbers:
+        if number not in forms:
+            gradients.append(_tangent(tracer, number, forward.tensors[number]))
+            tangents.append(gradients[-1])
+            continue
+        parts = []
+        for place, (shape, stride, dtype, device) in enumerate(forms[number].layouts):
+            parts.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+            tracer.track(parts[-1], tracer.recorder.placeholder(f"tangent_{number}_{place}", parts[-1]))
+        tangents += parts
+        gradients.append(forms[number].form.build(parts))
+    return gradients, tangents
 
 
 def _finish(

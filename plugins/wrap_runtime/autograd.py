@@ -294,13 +294,12 @@ class _Differentiation:
             return self.partial[given, deterministic]
 
     def for_forms(self, gradients: Sequence[Any], deterministic: bool) -> _Backward | None:
-        """The backward for gradients some of which are of other classes than their results; None where there is none."""
+        """The backward for gradients of which some are of other classes than their results; None: there is none."""
         if torch.is_grad_enabled() or self.late is not None or not hasattr(self.backward, "for_forms"):
             return None
         given = tuple(n for n in self.differentiable if gradients[n] is not None)
-        forms = tuple((n, TangentForm.of(gradients[n])) for n in given if is_wrapper(type(gradients[n])))
-        sizes = [size for n, _ in forms for size in self.signature.graph_outputs[n].shape]
-        if not forms or any(form is None for _, form in forms) or any(isinstance(s, str) for s in sizes):
+        forms = _forms_of(self.signature, {n: gradients[n] for n in given})
+        if forms is None:
             return None
         key = given, forms, deterministic
         with self.lock:
@@ -444,6 +443,22 @@ def _tangent_reader(
         ((only, make_it),) = wanted
         return lambda gradients, sizes: (make_it(gradients[only], sizes),)
     return lambda gradients, sizes: [make(gradients[n], sizes) for n, make in wanted]
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _forms_of(signature: GraphSignature, gradients: Mapping[int, Any]) -> tuple[tuple[int, TangentForm], ...] | None:
+    """The forms of those gradients that are wrappers; None where one is of a class, or of a size, that none tells."""
+    found = []
+    for n, gradient in gradients.items():
+        if type(gradient) in _PLAIN:
+            continue
+        form = TangentForm.of(gradient) if is_wrapper(type(gradient)) else None
+        if form is None or any(isinstance(size, str) for size in signature.graph_outputs[n].shape):
+            return None
+        found.append((n, form))
+    return tuple(found)
 
 
 def _reader_of_forms(

@@ -66,7 +66,8 @@ class Inputs:
     """Finds the inputs of a call again when its backward runs.
 
     Parameters are found where autograd keeps them, at the end of the node's edges, and so are tensors in a wrapper,
-    taken out of it once more; other tensors are known weakly, and what is no tensor is kept.  Versions are noted but for parameters that the forward saves, which autograd looks at.
+    taken out of it once more; other tensors are known weakly, and what is no tensor is kept.  Versions are noted but
+    for parameters that the forward saves, which autograd looks at.
     """
 
     def __init__(self, apart: Sequence[int] = ()) -> None:

@@ -13,7 +13,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import turret
 from tests.plugins.capture.test_wrapper_tensors import Pair
-from turret.errors import UnsupportedError
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 

@@ -159,7 +159,7 @@ def freed_on_a_path(x):
 
 @pytest.mark.parametrize("program", (used_afterwards, freed_on_a_path))
 def test_memory_that_the_graph_cannot_let_go_of_is_let_go_of_by_python(program):
-    with pytest.raises(CaptureError, match="UntypedStorage.resize_"):
+    with pytest.raises(CaptureError, match="UntypedStorage"):
         turret.compile(program, fullgraph=True, options=OPTIONS)(torch.arange(6.0))
     x, y = torch.arange(6.0), torch.arange(6.0)
     torch.testing.assert_close(turret.compile(program, options=OPTIONS)(x), program(y))
