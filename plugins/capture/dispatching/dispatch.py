@@ -179,7 +179,8 @@ def on_frame(function: Any, arguments: tuple, token: Any, settings: Settings | N
 def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     """The unit that stands for a call, captured now where there is none; None to run it as Python."""
     if is_hop_skipped():  # units were captured where somebody is asked, and checks of guards would be the next function
-        return _this_time_as_python(settings, function, "the next function of torch asks nobody")
+        _report_as_python(settings, function, "the next function of torch asks nobody")
+        return None
     asked = stances.stance()
     units = cache.units_under(asked)
     for number, unit in enumerate(units):
@@ -280,7 +281,8 @@ _FIRST = 8
 def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     name = function.__qualname__
     if reason := _modes_in_the_way():
-        return _this_time_as_python(settings, function, reason)
+        _report_as_python(settings, function, reason)
+        return None
     cache.drop_dead()
     if cache.units and _is_given_up(settings, cache, function, arguments):
         return None
@@ -391,7 +393,7 @@ def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
     return failures.call_frame(function, values)
 
 
-def _this_time_as_python(settings: Settings, function: Any, reason: str) -> None:
+def _report_as_python(settings: Settings, function: Any, reason: str) -> None:
     name = function.__qualname__
     message = f"{name} runs as Python this time: {reason}"
     settings.context.emit("fallback", stage="capture", name=name, message=message)
