@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
+from turret.graph.fakes.sizes import contiguous_strides, is_dense
 from turret.hooks.signature import GraphSignature
 from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function, make_wrapper_subclass
 from turret.torch_compat.function_overrides import disabled_torch_function
@@ -90,6 +92,12 @@ class WrapperForm:
         told = all(isinstance(v, _PLAIN) for v in pytree.tree_leaves(self.context))
         return known and told and all(not isinstance(f, WrapperForm) or f.is_static() for f in self.inner)
 
+    def is_bound(self) -> bool:
+        """Whether there is more to it than tensors: processes, an operation in flight, sizes that vary by row."""
+        if self.spread is not None or is_in_flight(self.kind) or issubclass(self.kind, NestedTensor):
+            return True
+        return any(isinstance(f, Mesh) or (isinstance(f, WrapperForm) and f.is_bound()) for f in self.inner)
+
     def parts(self, value: Any) -> list[torch.Tensor]:
         """The plain tensors in a wrapper, in order."""
         found: list[torch.Tensor] = []
@@ -156,6 +164,39 @@ class WrapperForm:
             return self.build(parts)
         (local,) = parts
         return local if self.spread is None else self.spread.gradient(local, self.size, self.stride)
+
+
+@attrs.frozen
+class TangentForm:
+    """What the gradient of a result is that is a wrapper where the result is none, or one of another form: its form,
+    and the layouts of the plain tensors in it as a backward takes them."""
+
+    form: WrapperForm
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device], ...]
+
+    @classmethod
+    def of(cls, gradient: torch.Tensor) -> TangentForm | None:
+        """The form of a gradient; None for one whose tensors do not tell all of it."""
+        try:
+            form = WrapperForm.of(gradient)
+        except UnsupportedError:
+            return None
+        parts = form.parts(gradient)
+        if not form.is_static() or form.is_bound() or any(type(part) is not torch.Tensor for part in parts):
+            return None
+        return cls(form, tuple((tuple(p.shape), _dense_strides(p), p.dtype, p.device) for p in parts))
+
+    def parts(self, gradient: torch.Tensor) -> list[torch.Tensor]:
+        """The plain tensors in a gradient of this form, in these layouts."""
+        return [
+            part if part.stride() == stride and not part.is_neg() and not part.is_conj()
+            else torch.empty_strided(shape, stride, dtype=dtype, device=device).copy_(part)
+            for part, (shape, stride, dtype, device) in zip(self.form.parts(gradient), self.layouts, strict=True)
+        ]  # fmt: skip
+
+
+def _dense_strides(part: torch.Tensor) -> tuple[int, ...]:
+    return part.stride() if is_dense(part.shape, part.stride()) else contiguous_strides(part.shape)
 
 
 def _has_layout(part: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -264,6 +305,7 @@ class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
+        ctx.wrapper = weakref.ref(value)
         ctx.set_materialize_grads(False)
         ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
         ctx.layouts = [(part.shape, part.dtype, part.device) for part in form.parts(value)]
@@ -285,6 +327,19 @@ class _Unwrap(torch.autograd.Function):
         # The gradient of a wrapper is a whole one, also where not all of its tensors were used.
         made = (_zeros(*layout) if p is None else p for p, layout in zip(parts, ctx.layouts, strict=True))
         return None, ctx.form.build_gradient(list(made))
+
+
+def part_behind(node: Any, number: int) -> torch.Tensor | None:
+    """The tensor in a wrapper that came first out of a node of autograd which took the wrapper apart, as its result
+    ``number``; None for other nodes, and where the wrapper is gone."""
+    if type(node) is not _Unwrap._backward_cls:
+        return None
+    ((behind, _),) = node.next_functions
+    value = getattr(behind, "variable", None)
+    value = node.wrapper() if value is None else value
+    if value is None or not node.form.fits(value):
+        return None
+    return Unwrap(node.form)(value)[number]
 
 
 def _zeros(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

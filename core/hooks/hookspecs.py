@@ -116,7 +116,8 @@ def turret_joint(
 ) -> JointGraph | None:
     """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result.
 
-    One with ``captured.tangents`` was traced before and is to be traced alike, but for fewer gradients.
+    One with ``captured.tangents`` was traced before and is to be traced alike, but for fewer gradients, or for some of
+    other classes (``captured.tangent_forms``).
     """
 
 
@@ -239,8 +240,10 @@ def turret_runtime(
     ``forward`` returns the graph's forward outputs, then ``saved_tensors`` tensors and ``saved_sizes`` ints for
     the backward, which ``backward()`` compiles on first call.  ``backward(given)`` is that for gradients of these
     graph outputs alone (a tuple of positions), and takes their tangents alone; None where there is no such backward
-    (its reason is on record), and zeros have to stand in for the others.  ``backward.recorded()``, where there is such
-    an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
+    (its reason is on record), and zeros have to stand in for the others.  ``backward.for_forms(given, forms)``, where
+    there is such an attribute, is that for gradients of which some are of other classes than their outputs
+    (``CapturedGraph.tangent_forms``), and takes the plain tensors in these.  ``backward.recorded()``, where there is
+    such an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
     ``backward.recorded(reason)`` for gradients that no compiled backward computes.  First result.
     """
 

@@ -86,7 +86,8 @@ class CapturedGraph:
     ``turret.captured_graph`` gives it, every node has ``meta["val"]`` (an input's as it was before the call).
     ``real_inputs`` are those of the call under way, where capture has them; the pipeline keeps none of them.
     ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
-    more for some alone; None: all that are differentiable.
+    more for some alone; None: all that are differentiable.  ``tangent_forms``: of gradients that are wrappers of other
+    tensors than their outputs, by these positions, what they are (``TangentForm``); their tensors are the tangents.
     ``gradient_buckets``: gradients of some inputs are sent to other processes while others are computed; None: not.
     ``can_break``: who captured it can leave out a call, and all that follows it, if a stage says that it refuses it.
     """
@@ -101,6 +102,7 @@ class CapturedGraph:
     real_inputs: tuple[Any, ...] = ()
     steady_inputs: frozenset[int] = frozenset()
     tangents: tuple[int, ...] | None = None
+    tangent_forms: tuple[tuple[int, Any], ...] = ()
     gradient_buckets: GradientBuckets | None = None
     can_break: bool = False
 
@@ -111,8 +113,10 @@ class CapturedGraph:
             "grad_enabled": self.grad_enabled,
             "inference_mode": self.inference_mode,
             "tangents": self.tangents,
+            "tangent_forms": self.tangent_forms,
         }
-        usual = {"static_inputs": (), "steady_inputs": (), "grad_enabled": True, "inference_mode": False}
+        lists: dict[str, Any] = dict.fromkeys(("static_inputs", "steady_inputs", "tangent_forms"), ())
+        usual = {**lists, "grad_enabled": True, "inference_mode": False}
         said = {key: value for key, value in fields.items() if value != usual.get(key)}
         return _print_graph(self.name, self.module, said)
 

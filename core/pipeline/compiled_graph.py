@@ -12,7 +12,7 @@ import torch
 from turret.errors import DoubleBackwardError, StageError, UnsupportedError
 from turret.frames.eager_graphs import eagerly
 from turret.frames.trace_modes import TraceModes, attention_by, autocast_disabled
-from turret.graph.wrapper_tensors import assembler
+from turret.graph.wrapper_tensors import TangentForm, assembler
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     Executable = Plan | Assembly
 
 
+TangentForms = tuple[tuple[int, "TangentForm"], ...]
+"""By positions of graph outputs, what gradients of other classes than theirs are."""
+
+
+def _saved_names(parts: PartitionedGraph) -> list[str]:
+    return [node.name for node in (*parts.saved_sizes, *parts.saved_tensors)]
+
+
 @attrs.frozen(eq=False)
 class Backward:
     """What the runtime differentiates a graph with: its compiled backwards, and the graph as autograd records it."""
@@ -43,6 +51,11 @@ class Backward:
     def __call__(self, given: Given = None) -> BoxedCallable | None:
         """The backward for the gradients of all graph outputs, or of those given; None where there is none of these."""
         return self.graph.backward(self.forward, given)
+
+    def for_forms(self, given: tuple[int, ...], forms: TangentForms) -> BoxedCallable | None:
+        """The backward for gradients of the graph outputs given, some of which are of other classes; None, on record,
+        where there is none."""
+        return self.graph.backward(self.forward, given, forms)
 
     def recorded(self, reason: str = "") -> Callable[..., Sequence[Any]]:
         """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be.
@@ -65,8 +78,8 @@ class CompiledGraph:
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.saved: SavedValues | None = None
-        self.backwards: dict[tuple[Given, bool], BoxedCallable | None] = {}
-        """By the gradients that are given, and whether algorithms are deterministic."""
+        self.backwards: dict[tuple[Given, TangentForms, bool], BoxedCallable | None] = {}
+        """By the gradients that are given, the forms of some, and whether algorithms are deterministic."""
 
     @property
     def name(self) -> str:
@@ -151,21 +164,21 @@ class CompiledGraph:
 
         return run
 
-    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+    def backward(self, forward: Artifact, given: Given = None, forms: TangentForms = ()) -> BoxedCallable | None:
         """The backward that belongs to a forward, from the cache or compiled; all threads get the same.
 
         None where there is none for these gradients alone, on record.
         """
-        key = (given, torch.are_deterministic_algorithms_enabled())
+        key = (given, forms, torch.are_deterministic_algorithms_enabled())
         if key not in self.backwards:
             with self.lock:
                 if key not in self.backwards:
                     with self.pipeline.compilation(f"{self.captured.name}.backward"):
-                        self.backwards[key] = self.make_backward(forward, given)
+                        self.backwards[key] = self.make_backward(forward, given, forms)
         return self.backwards[key]
 
-    def make_backward(self, forward: Artifact, given: Given) -> BoxedCallable | None:
-        if self.entry is not None:
+    def make_backward(self, forward: Artifact, given: Given, forms: TangentForms) -> BoxedCallable | None:
+        if self.entry is not None and not forms:
             found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
             if found is not None:
                 return found[1]
@@ -179,19 +192,22 @@ class CompiledGraph:
                 "turret cache clear removes the stored forward",
             )
         try:
-            partitioned = partitioned if given is None else self.partial(partitioned, given)
+            partitioned = partitioned if given is None else self.partial(partitioned, given, forms)
         except StageError as error:
+            if forms:  # which the program's graph takes op by op
+                self.pipeline.policy.report_backward_by_calls(self.captured.name, f"cannot be compiled: {error}")
+                return None
             if self.pipeline.policy.raises():
                 raise
             self.pipeline.policy.report_zeros(self.captured.name, str(error))
             return None
-        function = self.run_backward(partitioned, given)
+        function = self.run_backward(partitioned, given, stored=not forms)
         if given is None or not partitioned.signature.wrapped:
             return function
         assemble = assembler(partitioned.signature)  # of classes of its own, which the runtime does not know
         return lambda args: assemble(function(args))
 
-    def run_backward(self, partitioned: PartitionedGraph, given: Given) -> BoxedCallable:
+    def run_backward(self, partitioned: PartitionedGraph, given: Given, stored: bool) -> BoxedCallable:
         """The backward of a cut, compiled, or run op by op where it does not compile."""
         if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
             return interpreted(partitioned.graph_of("backward"))
@@ -202,24 +218,42 @@ class CompiledGraph:
                 raise
             self.pipeline.policy.report_fallback(error)
             return interpreted(partitioned.graph_of("backward"))
-        self.store(entry_name("backward", given), Artifact(plan))
+        if stored:
+            self.store(entry_name("backward", given), Artifact(plan))
         return function
 
-    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...]) -> PartitionedGraph:
+    def saved_values(self) -> SavedValues:
+        """What the cut hands from forward to backward; traced and cut once more where nobody has asked so far."""
+        from turret.graph.partitioning.partial import SavedValues
+
+        if self.saved is None:
+            assert self.partitioned is not None  # its forward runs
+            table = self.pipeline.decompositions(self.target)
+            with self.modes.restored():
+                joint = self.pipeline.stage(
+                    "turret_joint", self.captured.name, captured=self.captured, decompositions=table
+                )
+            parts = self.pipeline.partitioned(self.pipeline.simplified(joint))
+            if _saved_names(parts) != _saved_names(self.partitioned):
+                raise UnsupportedError("the graph was cut in another way than when its forward was compiled")
+            self.saved = SavedValues(joint, parts)
+        return self.saved
+
+    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...], forms: TangentForms) -> PartitionedGraph:
         """The cut, with the backward for the gradients of some graph outputs over what the forward saves for all."""
         from turret.graph.partitioning import costs
 
         pipeline, name = self.pipeline, f"{self.captured.name}.given_{'_'.join(map(str, given))}"
-        captured = attrs.evolve(self.captured, tangents=given, name=name)
+        captured = attrs.evolve(self.captured, tangents=given, tangent_forms=forms, name=name)
         assumed = guard_count(captured)
         table = pipeline.decompositions(self.target)
-        with self.modes.restored(), self.covered_by_the_key():
+        with self.modes.restored(), contextlib.nullcontext() if forms else self.covered_by_the_key():
             # Passes over the captured graph have run: it was traced before.
             joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
         joint = pipeline.simplified(joint)
         with pipeline.failures("partition"), autocast_disabled():
-            assert self.saved is not None  # as many outputs have gradients as to ask for some of them
-            backward = self.saved.backward(joint, len(given), costs(pipeline.context))
+            count = len(given) + sum(form.form.count() - 1 for _, form in forms)
+            backward = self.saved_values().backward(joint, count, costs(pipeline.context))
             if guard_count(captured) != assumed:
                 raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
         signature = attrs.evolve(partitioned.signature, wrapped=joint.signature.wrapped)
@@ -253,11 +287,11 @@ class CachedGraph:
                 self.made.modes = self.modes
             return self.made
 
-    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+    def backward(self, forward: Artifact, given: Given = None, forms: TangentForms = ()) -> BoxedCallable | None:
         as_loaded = given is None and self.deterministic == torch.are_deterministic_algorithms_enabled()
         if as_loaded and self.loaded is not None:
             return self.loaded
-        if not as_loaded:
+        if not as_loaded and not forms:
             with devices_of(self.pipeline.manager):
                 found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
             if found is not None:
@@ -265,9 +299,10 @@ class CachedGraph:
         work = self.work()
         if work is None:
             reason = "the graph that it was compiled from is not in the cache any more"
-            self.pipeline.policy.report_zeros(self.name, reason)
+            if not forms:
+                self.pipeline.policy.report_zeros(self.name, reason)
             return None
-        return work.backward(forward, given)
+        return work.backward(forward, given, forms)
 
     def recorded(self) -> Callable[..., Sequence[Any]]:
         """As ``CompiledGraph.recorded``."""

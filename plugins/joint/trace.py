@@ -23,7 +23,7 @@ from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
-from turret.graph.wrapper_tensors import WrapperForm, is_wrapper
+from turret.graph.wrapper_tensors import TangentForm, WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
@@ -92,7 +92,7 @@ def _trace(
             _refuse_late_gradients(signature)
             tracer.late_memory = LateMemories(tracer, inputs, forward, signature, replays is not None)
             try:
-                found, reached = _gradients(tracer, inputs, forward, captured.tangents)
+                found, reached = _gradients(tracer, inputs, forward, captured)
             except UnsupportedError as refusal:
                 _blame_write(refusal, captured.module)
                 raise
@@ -174,17 +174,17 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, asked: Sequence[int] | None
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, captured: CapturedGraph
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
     gradients what the backward writes to late memory.
 
-    Gradients are ``asked`` of these graph outputs; None: of all that are differentiable."""
+    Gradients are asked of ``captured.tangents``; None: of all graph outputs that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    numbers = _differentiable(forward, asked)
+    numbers, forms = _differentiable(forward, captured.tangents), dict(captured.tangent_forms)
     outputs = [forward.tensors[n] for n in numbers]
-    tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
+    tangents, given = _tangents(tracer, forward, numbers, forms)
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
@@ -198,7 +198,7 @@ def _gradients(
         late = tracer.late_memory
         with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
-        if any(tracer.tracked(t).storage.version for t in tangents):
+        if any(tracer.tracked(t).storage.version for t in given):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
         found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
@@ -246,6 +246,8 @@ def _refused(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> list
     """Gradients that raise, where a backward in the graph has freed the history of an output; else none."""
     for output, tangent in zip(outputs, tangents, strict=True):
         message = freed_message(output)
+        if message is not None and is_wrapper(type(tangent)):
+            raise UnsupportedError(f"a gradient that is a {type(tangent).__qualname__}, of a history that is freed")
         if message is not None:
             fail = torch.ops.turret.fail.default
             return [fail(tangent, v.shape, v.dtype, v.device, "RuntimeError", message) for v in inputs]
@@ -259,6 +261,26 @@ def _tangent(tracer: JointTracer, number: int, value: torch.Tensor) -> torch.Ten
     node = tracer.recorder.placeholder(f"tangent_{number}", made)
     tracer.track(made, node)
     return made
+
+
+def _tangents(
+    tracer: JointTracer, forward: ForwardOutputs, numbers: list[int], forms: Mapping[int, TangentForm]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Fake gradients of forward outputs, of which some are wrappers, and the tangents of the graph: plain ones, and
+    those in the wrappers."""
+    gradients, tangents = [], []
+    for number in numbers:
+        if number not in forms:
+            gradients.append(_tangent(tracer, number, forward.tensors[number]))
+            tangents.append(gradients[-1])
+            continue
+        parts = []
+        for place, (shape, stride, dtype, device) in enumerate(forms[number].layouts):
+            parts.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+            tracer.track(parts[-1], tracer.recorder.placeholder(f"tangent_{number}_{place}", parts[-1]))
+        tangents += parts
+        gradients.append(forms[number].form.build(parts))
+    return gradients, tangents
 
 
 def _finish(

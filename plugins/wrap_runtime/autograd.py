@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
-from turret.graph.wrapper_tensors import WholeGradient, assembler
+from turret.graph.wrapper_tensors import TangentForm, WholeGradient, assembler, is_wrapper
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
@@ -184,6 +184,7 @@ class _Differentiation:
         """Inputs without an edge from the node."""
         self.inputs = None if self.obstacle else double_backward.Inputs(self.apart)
         self.partial: dict[tuple[tuple[int, ...], bool], _Backward] = {}
+        self.by_forms: dict[tuple[Any, ...], _Backward | None] = {}
         self.lock = Lock()
 
     def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
@@ -191,14 +192,18 @@ class _Differentiation:
             _refuse_duals(gradients)
         deterministic = torch.are_deterministic_algorithms_enabled()
         saved = self.saved.of(ctx, gradients)
-        if reason := self.why_by_calls(gradients):
-            return self.by_calls(ctx, gradients, reason)
-        self.saved_inputs.check(saved)
         backward = self.whole[deterministic]
-        for n in self.differentiable:
-            if gradients[n] is None:
-                backward = self.for_gradients(gradients, deterministic)
-                break
+        if reason := self.why_by_calls(gradients):
+            of_forms = self.for_forms(gradients, deterministic)
+            if of_forms is None:
+                return self.by_calls(ctx, gradients, reason)
+            backward = of_forms
+        else:
+            for n in self.differentiable:
+                if gradients[n] is None:
+                    backward = self.for_gradients(gradients, deterministic)
+                    break
+        self.saved_inputs.check(saved)
         function = backward.compiled.made or backward.compiled()
         tangents = backward.read_tangents(gradients, ctx.symbols)
         args, run = [*ctx.sizes, *saved, *tangents], function
@@ -233,12 +238,9 @@ class _Differentiation:
 
         ``UnsupportedError`` where it would not give what the forward gave.
         """
-        obstacle = self.obstacle
-        if any(type(gradient) is WholeGradient for gradient in gradients):
-            obstacle = "the result that it belongs to is a wrapper of those of the graph"
         try:
-            if obstacle or self.inputs is None:
-                raise DoubleBackwardError(obstacle)
+            if self.inputs is None:
+                raise DoubleBackwardError(self.obstacle)
             run = self.backward.recorded(reason)  # type: ignore[attr-defined]
             inputs = self.inputs.find(ctx, ctx.given)
         except DoubleBackwardError as error:
@@ -294,6 +296,22 @@ class _Differentiation:
             if (given, deterministic) not in self.partial:
                 self.partial[given, deterministic] = self.make_partial(given, deterministic)
             return self.partial[given, deterministic]
+
+    def for_forms(self, gradients: Sequence[Any], deterministic: bool) -> _Backward | None:
+        """The backward for gradients of which some are of other classes than their results; None: there is none."""
+        if torch.is_grad_enabled() or self.late is not None or not hasattr(self.backward, "for_forms"):
+            return None
+        given = tuple(n for n in self.differentiable if gradients[n] is not None)
+        forms = _forms_of(self.signature, {n: gradients[n] for n in given})
+        if forms is None:
+            return None
+        key = given, forms, deterministic
+        with self.lock:
+            if key not in self.by_forms:
+                made = self.backward.for_forms(given, forms)
+                reader = _tangent_reader(self.signature, given, dict(forms))
+                self.by_forms[key] = None if made is None else _Backward(_Once(lambda: made), reader, tuple)
+            return self.by_forms[key]
 
     def make_partial(self, given: tuple[int, ...], deterministic: bool) -> _Backward:
         made = self.backward(given)
@@ -418,15 +436,47 @@ def _needs_sizes(signature: GraphSignature) -> bool:
 
 
 def _tangent_reader(
-    signature: GraphSignature, outputs: Sequence[int]
+    signature: GraphSignature, outputs: Sequence[int], forms: Mapping[int, TangentForm] | None = None
 ) -> Callable[[Sequence[Any], Sizes], Sequence[Any]]:
-    """Gradients as autograd hands them over to tangents of ``outputs``, in the layouts that the backward was compiled
-    for."""
+    """Gradients as autograd hands them over to tangents of ``outputs``, in the layouts (and ``forms``) that the
+    backward was compiled for."""
+    if forms:
+        return _reader_of_forms(signature, outputs, forms)
     wanted = tuple((n, _tangent(signature.graph_outputs[n])) for n in outputs)
     if len(wanted) == 1:
         ((only, make_it),) = wanted
         return lambda gradients, sizes: (make_it(gradients[only], sizes),)
     return lambda gradients, sizes: [make(gradients[n], sizes) for n, make in wanted]
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _forms_of(signature: GraphSignature, gradients: Mapping[int, Any]) -> tuple[tuple[int, TangentForm], ...] | None:
+    """The forms of those gradients that are wrappers; None where one is of a class, or of a size, that none tells."""
+    found = []
+    for n, gradient in gradients.items():
+        if type(gradient) in _PLAIN:
+            continue
+        form = TangentForm.of(gradient) if is_wrapper(type(gradient)) else None
+        if form is None or any(isinstance(size, str) for size in signature.graph_outputs[n].shape):
+            return None
+        found.append((n, form))
+    return tuple(found)
+
+
+def _reader_of_forms(
+    signature: GraphSignature, outputs: Sequence[int], forms: Mapping[int, TangentForm]
+) -> Callable[[Sequence[Any], Sizes], Sequence[Any]]:
+    plain = {n: _tangent(signature.graph_outputs[n]) for n in outputs if n not in forms}
+
+    def read(gradients: Sequence[Any], sizes: Sizes) -> list[torch.Tensor]:
+        tangents: list[torch.Tensor] = []
+        for n in outputs:
+            tangents += forms[n].parts(gradients[n]) if n in forms else [plain[n](gradients[n], sizes)]
+        return tangents
+
+    return read
 
 
 def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:

@@ -17,6 +17,7 @@ import torch
 
 from turret.errors import DoubleBackwardError
 from turret.frames.frame_hook import keep_torch_out
+from turret.graph.wrapper_tensors import part_behind
 from turret.hooks.signature import GraphSignature, Mutation, OutputKind
 from turret.plugins.wrap_runtime.edges import values, without_edges
 
@@ -64,8 +65,9 @@ Kept = tuple[list[weakref.ref], list[int], list[Any]]
 class Inputs:
     """Finds the inputs of a call again when its backward runs.
 
-    Parameters are found where autograd keeps them, at the end of the node's edges; other tensors are known weakly, and
-    what is no tensor is kept.  Versions are noted but for parameters that the forward saves, which autograd looks at.
+    Parameters are found where autograd keeps them, at the end of the node's edges, and so are tensors in a wrapper,
+    taken out of it once more; other tensors are known weakly, and what is no tensor is kept.  Versions are noted but
+    for parameters that the forward saves, which autograd looks at.
     """
 
     def __init__(self, apart: Sequence[int] = ()) -> None:
@@ -102,10 +104,11 @@ class Inputs:
         """The inputs of the call whose autograd node this is; ``DoubleBackwardError``: why they are not the same."""
         references, versions, plain = kept
         found: dict[int, Any] = dict(zip(self._plain, plain, strict=True))
-        for (edge, _), n in zip(node.next_functions, self._edges, strict=True):
-            found[n] = getattr(edge, "variable", None)
         for n, reference in zip(self._weak, references, strict=True):
             found[n] = reference()
+        for (edge, number), n in zip(node.next_functions, self._edges, strict=True):
+            if found.get(n) is None:
+                found[n] = edge.variable if hasattr(edge, "variable") else part_behind(edge, number)
         missing = [n for n in self._tensors if found[n] is None]
         if missing:
             raise DoubleBackwardError(f"input {missing[0]} of the forward is gone: keep a reference to it until then")

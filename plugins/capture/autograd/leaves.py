@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.frames.sources import BoundSource, CallSource
+from turret.graph.wrapper_tensors import Unwrap, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
 from turret.plugins.capture.values.base import Tracer
@@ -65,7 +66,9 @@ def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -
         return outputs
     known = any(v.requires_grad for item in t.recorder.inputs for v in _tensors(item.node))
     for node in leaves:
-        if node in outputs:
+        if is_wrapper(type(node.meta["example_value"])):
+            _check_wrapper(t, node, outputs, known)
+        elif node in outputs:
             given = _Found(t, node, outputs).as_input(node in parameters)
             outputs = [given if n is node else n for n in outputs]
         elif not known and _differentiates(node, outputs):  # else nobody sees the leaf's gradients
@@ -83,6 +86,13 @@ def _differentiates(leaf: fx.Node, outputs: list[fx.Node]) -> bool:
         reached |= new
         left += new
     return any(n in reached and v.requires_grad for n in outputs for v in _tensors(n))
+
+
+def _check_wrapper(t: Tracer, leaf: fx.Node, outputs: list[fx.Node], known: bool) -> None:
+    """Refuse a leaf that wraps others and matters: of one that comes out of the graph, the tensors in it do."""
+    given = {p for n in leaf.users if isinstance(n.target, Unwrap) for p in (n, *n.users)}
+    if not given.isdisjoint(outputs) or (not known and _differentiates(leaf, outputs)):
+        raise _Found(t, leaf, outputs).unsupported("wraps other tensors")
 
 
 def _is_leaf(node: fx.Node) -> bool:

@@ -81,10 +81,7 @@ def set_memory(t: Tracer, tensor: Tensor, source: Value | None = None, /, *layou
     if tensor.real is not None:
         set_data(t, tensor, given)
         return tensor
-    data = t.recorder.call_method("detach", [given], {})
-    assert isinstance(data, Tensor)
-    tensor.node, tensor.fake = data.node, data.fake
-    t.recorder.by_fake[id(data.fake)] = tensor
+    tensor.lie_where(t, given)
     return tensor
 
 

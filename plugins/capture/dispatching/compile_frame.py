@@ -29,6 +29,7 @@ from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, NotCon
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
+from turret.plugins.capture.handlers.storages import check_resized
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python import lookups
@@ -231,6 +232,7 @@ class _Attempt:
                 frame = self.start()
                 signal = self.trace(frame)
                 check_copies(tracer)
+                check_resized(tracer)
                 check_arrays(tracer)
                 check_views(tracer)
                 rebuilder = FrameRebuilder(tracer)

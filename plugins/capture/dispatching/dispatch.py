@@ -178,6 +178,9 @@ def on_frame(function: Any, arguments: tuple, token: Any, settings: Settings | N
 
 def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     """The unit that stands for a call, captured now where there is none; None to run it as Python."""
+    if is_hop_skipped():  # units were captured where somebody is asked, and checks of guards would be the next function
+        _report_as_python(settings, function, "the next function of torch asks nobody")
+        return None
     asked = stances.stance()
     units = cache.units_under(asked)
     for number, unit in enumerate(units):
@@ -277,9 +280,8 @@ _FIRST = 8
 
 def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> CompileUnit | None:
     name = function.__qualname__
-    context = settings.context
     if reason := _modes_in_the_way():
-        context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python this time: {reason}")
+        _report_as_python(settings, function, reason)
         return None
     cache.drop_dead()
     if cache.units and _is_given_up(settings, cache, function, arguments):
@@ -391,6 +393,12 @@ def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
     return failures.call_frame(function, values)
 
 
+def _report_as_python(settings: Settings, function: Any, reason: str) -> None:
+    name = function.__qualname__
+    message = f"{name} runs as Python this time: {reason}"
+    settings.context.emit("fallback", stage="capture", name=name, message=message)
+
+
 def _modes_in_the_way() -> str:
     """Why nothing is compiled now, or nothing: dispatch modes and transforms see every operation.
 
@@ -398,8 +406,6 @@ def _modes_in_the_way() -> str:
     of forward-mode AD carry tangents that compiled code does not know of.
     """
     scripted, forward, _, dispatch, level = global_state()[-5:]
-    if is_hop_skipped():
-        return "the next function of torch asks nobody"
     if dispatch:
         return "a torch dispatch mode is in use"
     if level is not None:

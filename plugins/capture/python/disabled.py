@@ -8,12 +8,15 @@ from typing import Any
 
 
 def kept_from_torchs_compiler(function: Any) -> Any:
-    """The function of an optimizer in a wrapper that keeps torch's own compiler off it; None for any other function.
+    """The function in a wrapper that keeps torch's own compiler off it, for reasons of its own; None for any other.
 
-    That compiler makes these wrappers when it is loaded (``TorchPatcher``), for reasons of its own; what the program
-    itself disabled has no such message.
+    That compiler makes such wrappers of optimizers when it is loaded (``TorchPatcher``), with a message that what the
+    program itself disabled has not.  Constructors of wrapper tensors that ``torch.export`` may record are disabled by
+    convention: Dynamo calls the class in the graph.
     """
     original = getattr(function, "_torchdynamo_orig_callable", None)
+    if (getattr(original, "__module__", ""), getattr(original, "__qualname__", "")) == _EXPORTABLE_CONSTRUCTOR:
+        return original
     message = str(getattr(function, "_torchdynamo_disable_msg", None) or "")
     if not str(getattr(original, "__module__", "")).startswith("torch.optim."):
         return None
@@ -36,6 +39,7 @@ _MARKS = frozenset(
         "_torchdynamo_disable_recursive",
     }
 )  # fmt: skip
+_EXPORTABLE_CONSTRUCTOR = "torch._export.wrappers", "mark_subclass_constructor_exportable_experimental.<locals>.wrapper"
 _REASONS_OF_TORCH = ("optimizer <class ", "don't trace into fused optimizer")
 
 

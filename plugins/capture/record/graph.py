@@ -45,7 +45,7 @@ from turret.plugins.capture.facts.refusals import eager_error, refused_results
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.record.histories import FreedGraphs, HookedModules, RetainedGradients
-from turret.plugins.capture.record.memory import guard_offsets
+from turret.plugins.capture.record.memory import guard_offsets, is_empty_and_new
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
@@ -263,6 +263,7 @@ class GraphRecorder:
         self.float_nodes: dict[Source, fx.Node] = {}
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.resized_data: list[fx.Node] = []
+        self.resized_memory: list[Any] = []
         self.calls = 0
         self.made_at: dict[str, tuple[int, Lines]] = {}
         """Of calls, by their nodes' names: the step of the root frame and the lines that they were made in."""
@@ -516,7 +517,39 @@ class GraphRecorder:
         if "generator" in kwargs and isinstance(drawn_from := kwargs["generator"].realize(), TorchGenerator):
             plain = {name: value for name, value in kwargs.items() if name != "generator"}
             return drawn_from.draw(self.t, functools.partial(self._plain_call, op, target, args, plain))
-        return self._plain_call(op, target, args, kwargs)
+        if "out" not in kwargs:
+            return self._plain_call(op, target, args, kwargs)
+        return self._write_to(kwargs["out"].realize(), op, target, args, kwargs)
+
+    def _write_to(self, out: Value, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call with an argument ``out=``."""
+        plain = {name: value for name, value in kwargs.items() if name != "out"}
+        sized = target in device_constructors() and any(isinstance(v.realize(), Symbolic) for v in args)
+        try:
+            if not sized or not isinstance(out, Tensor) or not is_empty_and_new(self.t, out):
+                return self._plain_call(op, target, args, kwargs)
+        except Unsupported as refusal:
+            of_data = isinstance(refusal.__cause__, (GuardOnDataDependentSymNode, DynamicOutputShapeException))
+            if not of_data or not isinstance(out, Tensor) or not is_empty_and_new(self.t, out):
+                raise
+        return self._fill(out, op, target, args, plain)
+
+    def _fill(self, out: Tensor, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A result of a size that depends on data, which a tensor without elements becomes: ``out=`` resizes it."""
+        values = [v.realize() for v in (*args, *kwargs.values())]
+        tensors = [v for v in _parts_of(values) if isinstance(v, Tensor)]
+        if any(v.fake.requires_grad for v in tensors) and torch.is_grad_enabled():
+            raise Unsupported("an argument out= where gradients have a part in it")
+        if not tensors and target in device_constructors():
+            kwargs = {"dtype": Constant(out.fake.dtype), "device": Constant(out.fake.device), **kwargs}
+        made = self._plain_call(op, target, args, kwargs).realize()
+        if not isinstance(made, Tensor) or (made.fake.dtype, made.fake.device) != (out.fake.dtype, out.fake.device):
+            raise Unsupported("an argument out= of another type than the result, whose size depends on data")
+        version = self.versions.of(out.fake)
+        out.lie_where(self.t, made)
+        while self.versions.of(out.fake) <= version and not out.fake.is_inference():
+            torch.autograd.graph.increment_version(out.fake)
+        return out
 
     def _plain_call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand

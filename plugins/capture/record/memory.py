@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from turret.frames.guards import Guard
 from turret.plugins.capture.values.base import Tracer
+from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.trees import pytree
 
 _COUNT_FROM_THE_START = frozenset(
@@ -38,3 +40,19 @@ def guard_offsets(t: Tracer, target: Any, args: list[Any]) -> None:
 def _name(target: Any) -> str:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     return name.partition(".")[0]
+
+
+def is_empty_and_new(t: Tracer, tensor: Tensor) -> bool:
+    """Whether a tensor that the graph made has memory of its own without room for an element."""
+    fake = tensor.fake
+    if tensor.real is not None or t.recorder.open_regions or fake.layout is not torch.strided or fake.requires_grad:
+        return False
+    memory = fake.untyped_storage()
+    return (
+        type(tensor) is Tensor
+        and statically_known_true(memory.nbytes() == 0)
+        and all(
+            v is tensor or v.fake.layout is not torch.strided or v.fake.untyped_storage()._cdata != memory._cdata
+            for v in t.recorder.by_fake.values()
+        )
+    )

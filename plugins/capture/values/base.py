@@ -399,6 +399,7 @@ class Recorder(Protocol):
     floats: dict[fx.Node, Any]
     data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]]
     resized_data: list[fx.Node]
+    resized_memory: list[Any]
     freed: Any
     retained: Any
     hooked: Any

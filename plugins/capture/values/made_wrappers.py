@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import attrs
 import torch
 
 from turret.graph.distributed_tensors import is_distributed, is_in_flight
@@ -43,9 +44,6 @@ class HalfMade(Instance):
 
     def complete(self, t: Tracer) -> Value:
         """The tensor of the graph that it is from now on."""
-        wants_gradients = self.options.get("requires_grad")
-        if wants_gradients is not None and t.truth(wants_gradients):
-            raise Unsupported(f"a {self.kind.__qualname__} that is a leaf of autograd made in compiled code")
         form = self.form(t)
         nodes, held = [], {}
         for name in form.names:
@@ -59,7 +57,9 @@ class HalfMade(Instance):
             nodes += [t.recorder.argument(v)[0] for v in parts]
         t.blocks.refuse(f"a {self.kind.__qualname__}")
         t.provenance.bound_to_process(f"a {self.kind.__qualname__}, whose code the graph does not tell")
-        made = t.recorder.call_region(Wrap(form), nodes)
+        made = t.recorder.call_region(Wrap(attrs.evolve(form, requires_grad=False)), nodes)
+        if form.requires_grad:
+            made = t.recorder.call_method("requires_grad_", [made], {})
         assert isinstance(made, WrapperTensor)
         made.given = {**{k: v for k, v in self.stores.items() if v is not DELETED}, **held}
         return made

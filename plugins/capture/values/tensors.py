@@ -275,6 +275,13 @@ class Tensor(Value):
         found = None if known is None else known(self, t, args, kwargs)
         return t.recorder.call_method(name, [self, *args], kwargs) if found is None else found
 
+    def lie_where(self, t: Tracer, other: Tensor) -> None:
+        """Have a tensor that the graph made lie where another one does from here on, as ``set_`` has it."""
+        data = t.recorder.call_method("detach", [other], {})
+        assert isinstance(data, Tensor)
+        self.node, self.fake = data.node, data.fake
+        t.recorder.by_fake[id(data.fake)] = self
+
     def not_in_graphs(self, t: Tracer, name: str) -> Unsupported:
         """That a method is left to Python."""
         part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)

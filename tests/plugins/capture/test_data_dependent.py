@@ -367,3 +367,67 @@ def test_floats_that_depend_on_data_are_computed_as_python_does(number):
         x = torch.randn(size, generator=torch.Generator().manual_seed(seed))
         found, expected = compiled(x), program(x)
         assert torch.equal(found[0], expected[0]) and repr(found[1]) == repr(expected[1])
+
+
+def counted(n, x):
+    out = torch.empty(0, dtype=torch.int64)
+    made = torch.arange(n.item(), out=out)
+    return made is out, out + 1, out.shape[0]
+
+
+def counted_in_floats(n, x):
+    return torch.arange(0, n.item(), out=torch.empty(0, dtype=torch.float64)).sum()
+
+
+def computed(n, x):
+    held = [torch.empty(0)]
+    torch.add(torch.ones(n.item()), 1, out=held[0])
+    held[0].mul_(2)
+    return held
+
+
+def found(n, x):
+    places, values = torch.empty(0, dtype=torch.int64), torch.empty(0)
+    torch.nonzero(x > n, out=places)
+    torch.masked_select(x, x > n, out=values)
+    return places * 2, values + 1
+
+
+def filled_twice(n, x):
+    out = torch.empty(0, dtype=torch.int64)
+    torch.arange(n.item(), out=out)
+    out.add_(1)
+    torch.arange(n.item(), out=out)
+    return out
+
+
+@pytest.mark.parametrize("program", (counted, counted_in_floats, computed, found, filled_twice))
+def test_an_empty_argument_out_takes_a_result_of_a_size_that_depends_on_data(program):
+    options = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True, "cache": False}
+    fast = turret.compile(program, fullgraph=True, options=options)
+    for n in (3, 5, 2):
+        args = torch.tensor(n), torch.arange(6.0)
+        assert_same(fast(*args), program(*args))
+
+
+def in_memory_of_another(n, x):
+    held = torch.zeros(5, dtype=torch.int64)
+    return torch.arange(n.item(), out=held[:0]), held
+
+
+def seen_by_a_view(n, x):
+    out = torch.empty(0, dtype=torch.int64)
+    view = out[:]
+    return torch.arange(n.item(), out=out), view
+
+
+def of_another_type(n, x):
+    return torch.add(torch.ones(n.item()), 1, out=torch.empty(0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("program", (in_memory_of_another, seen_by_a_view, of_another_type))
+def test_an_argument_out_that_others_see_or_that_converts_is_left_to_python(program):
+    args = torch.tensor(3), torch.arange(6.0)
+    with pytest.raises(CaptureError):
+        turret.compile(program, fullgraph=True, options={"capture_scalar_outputs": True, "cache": False})(*args)
+    assert_same(turret.compile(program, options={"cache": False})(*args), program(*args))

@@ -13,7 +13,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import turret
 from tests.plugins.capture.test_wrapper_tensors import Pair
-from turret.errors import UnsupportedError
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 
@@ -149,8 +148,97 @@ def test_a_gradient_that_arrives_in_another_class_than_its_result_is_eagers():
     torch.testing.assert_close((ours.a, ours.b), (theirs.a, theirs.b))
 
 
-def test_a_gradient_of_another_class_than_a_wrapper_among_results_is_refused_by_name():
-    x = made("t", True, 1)
-    out = turret.compile(lambda x: x.sin(), options=OPTIONS)(x)
-    with pytest.raises(UnsupportedError, match="is given a gradient of type Tensor"):
-        torch.autograd.grad(out, x, torch.ones(out.shape))
+LIKE_RESULTS = {
+    "copied": lambda x: x.clone(),
+    "computed": lambda x: x.sin() * x,
+    "one of two": lambda x: (x.sin(), x * 2)[0],
+    "of wrappers": lambda x: (x * 2).sum(0),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_RESULTS)
+@pytest.mark.parametrize(
+    ("kind", "given"), [("t", "p"), ("t", "q"), ("t", "tt"), ("p", "t"), ("tq", "qt"), ("q", "p"), ("t", "tq")]
+)
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_the_gradient_of_a_wrapper_may_be_of_any_class_that_eager_takes(name, kind, given, is_leaf):
+    run = LIKE_RESULTS[name]
+
+    def found(function):
+        leaf = made(kind, True, 1)
+        x = leaf if is_leaf else leaf * 3
+        out = function(x)
+        out.backward(made(given, False, 2, tuple(out.shape)))
+        return flat(leaf.grad)
+
+    def outcome(function):
+        try:
+            return found(function)
+        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
+            return type(error)
+
+    compiled, expected = turret.compile(run, fullgraph=True, options=OPTIONS), outcome(run)
+    for _ in range(2):
+        assert_alike(outcome(compiled), expected)
+
+
+def after_dropout(x):
+    return torch.nn.functional.dropout(x, 0.5) * x
+
+
+def views(x):
+    return (x * 2).t(), x.view(-1)
+
+
+def results(x):
+    return x.sin(), x.cos() * x
+
+
+@pytest.mark.parametrize("program", [after_dropout, views, results, torch.clone])
+@pytest.mark.parametrize(("kind", "given"), [("t", "q"), ("p", "t"), ("t", "p"), ("t", "tt")])
+@pytest.mark.parametrize("given_all", [True, False])
+def test_a_backward_is_compiled_for_gradients_of_other_classes(program, kind, given, given_all):
+    """Also where the graph cannot run once more: it drew numbers, its inputs are gone, it gives views."""
+
+    def found(function):
+        torch.manual_seed(0)
+        leaf = made(kind, True, 1)
+        out = function(leaf * 3)
+        outs = list(out) if isinstance(out, tuple) else [out]
+        tangents = [made(given, False, n, tuple(o.shape)) for n, o in enumerate(outs)]
+        count = len(outs) if given_all else 1
+        torch.autograd.backward(outs[:count], tangents[:count])
+        return flat(leaf.grad)
+
+    def outcome(function):
+        try:
+            return found(function)
+        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
+            return type(error)
+
+    expected = outcome(program)
+    compiled = turret.compile(program, fullgraph=True, options={**OPTIONS, "fallback_random": True})
+    for _ in range(2):
+        assert_alike(outcome(compiled), expected)
+
+
+@pytest.mark.parametrize("given", ["p", "tt", "q"])
+def test_gradients_of_other_classes_of_results_of_changing_sizes_are_eagers(given):
+    compiled = turret.compile(lambda x: x.sin() * x, fullgraph=True, dynamic=True, options=OPTIONS)
+    for rows in (2, 5, 3):
+
+        def found(function, rows=rows):
+            x = made("p", True, 1, (rows, 3))
+            function(x).backward(made(given, False, 2, (rows, 3)))
+            return flat(x.grad)
+
+        assert_alike(found(compiled), found(lambda x: x.sin() * x))
+
+
+def test_a_gradient_of_another_class_has_gradients_of_its_own():
+    def found(function):
+        x, tangent = made("p", True, 1), made("t", True, 2)
+        (first,) = torch.autograd.grad(function(x), x, tangent, create_graph=True)
+        return [flat(g) for g in torch.autograd.grad(first.sum(), (x, tangent))]
+
+    assert_alike(found(turret.compile(lambda x: x.sin() * x, options=OPTIONS)), found(lambda x: x.sin() * x))

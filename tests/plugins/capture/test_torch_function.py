@@ -304,6 +304,32 @@ def test_one_hop_is_skipped():
     same(lambda x: total(x), lambda: of(Skipping), graphs=None)
 
 
+def test_a_frame_that_is_called_past_a_hop_finds_nobody_asked_whatever_is_compiled_for_it():
+    redispatch = getattr(torch.overrides, "redispatch_function", None)
+    if redispatch is None:
+        pytest.skip("this torch skips no hops")
+    calls = []
+
+    class Skipping(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            calls.append(func)
+            return redispatch(func, types, args, kwargs or {})
+
+    def total(x):
+        if torch.overrides.has_torch_function((x,)):
+            return torch.overrides.handle_torch_function(total, (x,), x)
+        torch._dynamo.graph_break()
+        return x.sum()
+
+    compiled = turret.compile(lambda x: total(x), options={"cache": False, "recompile_limit": 64})
+    for _ in range(3):
+        calls.clear()
+        found = compiled(of(Skipping))
+        assert calls.count(total) == 1
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), total(of(Skipping)).as_subclass(torch.Tensor))
+
+
 @pytest.mark.parametrize("around", [0, 1, 2])
 def test_the_stack_of_modes_is_read_and_changed_as_the_program_sees_it(around):
     pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack

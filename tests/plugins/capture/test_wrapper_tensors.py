@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 import turret
 from tests.plugins.capture.capture_lab import Observed
+from turret.errors import CaptureError
 
 
 class Pair(torch.Tensor):
@@ -301,12 +302,62 @@ def plain_parts(value):
     return [plain_parts(v) for v in value] if isinstance(value, list) else value
 
 
-def test_a_wrapper_of_what_requires_gradients_is_a_leaf_that_python_makes():
-    leaf = torch.ones(2, requires_grad=True)
-    program = lambda x: Pair(x, x * 1) * 2  # noqa: E731
-    observed = Observed(program)
-    assert plain_parts(observed(leaf)) == plain_parts(program(leaf))
-    assert observed.breaks or not observed.graphs
+def with_gradients(program, *args):
+    """The results of a program and the gradients of its arguments of what the first result sums to."""
+    leaves = [arg.clone().requires_grad_(arg.requires_grad) for arg in args]
+    results = program(*leaves)
+    first = results[0] if isinstance(results, list) else results
+    if first.requires_grad:
+        first.sum().backward()
+    seen = results if isinstance(results, list) else [results]
+    return [plain_parts(r.detach() if isinstance(r, torch.Tensor) else r) for r in seen], [
+        None if leaf.grad is None else plain_parts(leaf.grad) for leaf in leaves
+    ]
+
+
+LEAVES = {
+    "a factor": lambda a, b: Pair(a, a * 1) * b,
+    "alone": lambda a, b: Pair(a, a * 1) * 2,
+    "wrapper of wrappers": lambda a, b: Pair(Pair(a, a, 1), Pair(a * 2, a, 2), 3).sin() * b,
+    "asked what it is": lambda a, b: (lambda w: [w * b, w.is_leaf, w.requires_grad, (w * 1).is_leaf])(Pair(a, a)),
+    "its parts": lambda a, b: (lambda w: [w * b, w.first.sum(), w.second * 2])(Pair(a, a + 1)),
+    "its gradient": lambda a, b: (lambda w: torch.autograd.grad((w * b).sum(), w)[0])(Pair(a, a + 1)),
+    "changed past autograd": lambda a, b: (lambda w: [w + b, w.detach().mul_(2)])(Pair(a.detach() + 1, a * 2)),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@pytest.mark.parametrize("other", [False, True])
+def test_a_wrapper_made_of_what_requires_gradients_is_a_leaf_of_its_own_in_the_graph(name, other):
+    program = LEAVES[name]
+    args = torch.arange(3.0).requires_grad_(), (torch.arange(3.0) + 1).requires_grad_(other)
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    for _ in range(2):
+        assert with_gradients(compiled, *args) == with_gradients(program, *args)
+
+
+def test_a_leaf_that_wraps_others_and_goes_out_of_compiled_code_is_one_that_python_makes():
+    program = lambda x, y: (lambda w: [w * y, w])(Pair(x, x * 1))  # noqa: E731
+    args = torch.ones(2, requires_grad=True), torch.ones(2)
+    product, made = turret.compile(program, options={"cache": False})(*args)
+    product.sum().backward()
+    assert made.is_leaf and made.requires_grad
+    assert plain_parts(made.grad) == plain_parts(Pair(torch.ones(2), torch.ones(2)))
+    with pytest.raises(CaptureError, match="leaf of autograd that matters outside of the graph"):
+        turret.compile(program, fullgraph=True, options={"cache": False})(*args)
+
+
+def test_a_constructor_of_a_wrapper_that_the_program_disabled_runs_as_python():
+    class Apart(Pair):
+        @torch.compiler.disable
+        def __init__(self, first, second, tag=0):
+            super().__init__(first, second, tag)
+
+    program = lambda x: Apart(x, x + 1) * 2  # noqa: E731
+    with pytest.raises(CaptureError, match="marked to run outside of compiled code"):
+        turret.compile(program, fullgraph=True, options={"cache": False})(torch.ones(2))
+    compiled = turret.compile(program, options={"cache": False})
+    assert plain_parts(compiled(torch.ones(2))) == plain_parts(program(torch.ones(2)))
 
 
 def test_a_half_made_wrapper_that_fails_is_left_to_python():
