@@ -84,6 +84,7 @@ _FOLLOWED = frozenset(
         "unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils",
         "torch.export.unflatten", "torch.distributed.tensor._api", "torch.distributed.tensor.parallel.style",
         "torch.distributed.tensor.parallel.input_reshard", "torch._functorch._aot_autograd.subclass_parametrization",
+        "torch._dynamo.test_case",
     }
 )  # fmt: skip
 """Modules inside those, whose functions are inlined: what exported programs call, and modules spread over processes."""

@@ -24,6 +24,7 @@ from turret.plugins.capture.values.base import (
     Constant,
     Rebuilder,
     Tracer,
+    Unread,
     Value,
     made_in_c,
 )
@@ -317,12 +318,23 @@ def _not_equal(t: Tracer, value: Value, other: Value) -> Value:
     return Constant(NotImplemented) if isinstance(answer, types.NotImplementedType) else answer
 
 
+class AddressText(Unread):
+    """The text that tells the address of an object: written where it leaves the captured code."""
+
+    def __init__(self, t: Tracer, value: Value) -> None:
+        super().__init__(f"{value.describe()}.__repr__, which tells its address", t.call_stack.step)
+        self.value, self.source = value, None  # type: ignore[assignment]
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(object.__repr__)}({r.load(self.value)})")
+
+
 def _default_text(t: Tracer, value: Value) -> Value:
     """``object.__repr__``, which tells the address: of an object from before, assumed to be the same one."""
     existed = getattr(value, "object", None)
     known = existed is not None and value.source is not None and bool(value.type().__weakrefoffset__)
     if value.source is None or not known or t.policy.fresh_object(value.source, existed):
-        raise Unsupported(f"{value.describe()}.__repr__, which tells its address")
+        return AddressText(t, value)
     t.provenance.bound_to_process("the address of an object")
     if not isinstance(value.source, BoundSource):
         t.guards.take("ID", value.source, existed)

@@ -29,6 +29,7 @@ from turret.plugins.capture.values.base import (
     told_by_pybind,
 )
 from turret.plugins.capture.values.classes import (
+    AddressText,
     bind_attribute,
     builtin_base,
     changed_in_class,
@@ -283,8 +284,10 @@ class Instance(Value):
             if look_up(t, self.kind, name)[0] not in (None, object):
                 raise Unsupported(f"{name} of {self.describe()}, which is None")
             return None
-        result = t.call(method, list(args), {}).realize()
-        wanted = _RESULTS.get(name)
+        result = t.call(method, list(args), {})
+        if isinstance(result, AddressText) and name in ("__repr__", "__str__"):
+            return result
+        result, wanted = result.realize(), _RESULTS.get(name)
         if wanted is not None:
             self.check_result(name, result, wanted)
         return result

@@ -14,6 +14,7 @@ import torch
 from turret.frames.class_members import member_owner
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.classes import AddressText
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.objects import Instance
 
@@ -74,4 +75,6 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
         if text:
             raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
         value = _text(t, value, "__str__", str)
+        if isinstance(value, AddressText):
+            return value
     return t.text(format, [value, Constant(text)], {})

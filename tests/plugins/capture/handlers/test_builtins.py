@@ -297,12 +297,31 @@ def test_the_text_of_an_object_from_before_is_that_of_its_address():
     check(lambda x: (x + 1, repr(kept), str(kept), f"{kept!r:>80}", str(kept) == repr(kept)), X, graphs=1)
 
 
-def test_the_text_of_objects_that_change_breaks_the_graph():
-    observed = Observed(lambda x, given: (x + 1, repr(given)))
+def test_the_text_of_objects_that_change_is_written_where_it_is_handed_out():
+    observed = Observed(lambda x, given: (x + 1, repr(given), [str(given)], f"{given}"), fullgraph=True)
     for _ in range(4):
         given = Nameless()
-        assert observed(X, given)[1] == object.__repr__(given)
-    assert len(observed.recompiles) < 3 and "tells its address" in observed.breaks[0]
+        text = object.__repr__(given)
+        assert observed(X, given)[1:] == (text, [text], text)
+    assert len(observed.recompiles) < 3
+
+
+def test_the_text_of_an_object_made_in_the_graph_tells_the_address_of_what_leaves_it():
+    def program(x, table):
+        made = Nameless()
+        table["text"] = str(made)
+        return x + 1, made
+
+    table: dict[str, str] = {}
+    _, made = Observed(program, fullgraph=True)(X, table)
+    assert table["text"] == object.__repr__(made)
+
+
+def test_what_depends_on_the_address_of_an_object_that_changes_breaks_the_graph():
+    observed = Observed(lambda x, given: x + ("Nameless" in repr(given)))
+    for _ in range(2):
+        torch.testing.assert_close(observed(X, Nameless()), X + 1)
+    assert "tells its address" in observed.breaks[0]
 
 
 def attributes_of_a_partial(x):
