@@ -176,7 +176,7 @@ class _Differentiation:
         """By whether algorithms are deterministic when gradients are computed, as the forward need not have had it."""
         self.late = LateTensors(signature) if signature.late_memory else None
         self.saved = SavedTensors(signature)
-        self.saved_inputs = SavedInputs()
+        self.saved_inputs = SavedInputs(signature)
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"

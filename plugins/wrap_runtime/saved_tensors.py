@@ -70,11 +70,13 @@ class SavedTensors:
 class SavedInputs:
     """The inputs among what a forward saves, which are still the program's: it may set their data before the backward.
 
-    Autograd counts no version for that, and kernels read memory as the types say that they were compiled for.
+    Autograd counts no version for that, and kernels read memory as the types say that they were compiled for, and the
+    layouts where sizes do not change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signature: GraphSignature) -> None:
         self.noted = False
+        self._kind = _type if signature.symbols else _type_and_layout
         self._places: tuple[int, ...] = ()
         self._kinds: tuple[Any, ...] = ()
 
@@ -82,22 +84,29 @@ class SavedInputs:
         """What the first call of the forward saved, which is the same in all calls."""
         given = {id(v) for v in inputs if isinstance(v, torch.Tensor)}
         self._places = tuple(n for n, v in enumerate(saved) if id(v) in given)
-        self._kinds = tuple(_kind(saved[n]) for n in self._places)
+        self._kinds = tuple(self._kind(saved[n]) for n in self._places)
         self.noted = True
 
     def check(self, saved: Sequence[Any]) -> None:
-        """Raise ``RuntimeError`` for one that has another type, or is elsewhere, since."""
-        if tuple([_kind(saved[n]) for n in self._places]) == self._kinds:
+        """Raise ``RuntimeError`` for one that has another type or layout, or is elsewhere, since."""
+        if tuple([self._kind(saved[n]) for n in self._places]) == self._kinds:
             return
         for n, expected in zip(self._places, self._kinds, strict=True):
-            if (found := _kind(saved[n])) != expected:
+            if (found := self._kind(saved[n])) != expected:
+                was, now = (", ".join(map(str, kind)) for kind in (expected, found))
                 raise RuntimeError(
-                    f"a tensor that a compiled forward saved for its backward was {expected[0]} on {expected[1]}, and "
-                    f"is {found[0]} on {found[1]} now: set its data (Module.to, half, double, ...) after the backward"
+                    f"a tensor that a compiled forward saved for its backward was {was}, and is {now} now: "
+                    "set its data (Module.to, half, double, ...) after the backward"
                 )
 
 
-_kind = operator.attrgetter("dtype", "device")
+_type = operator.attrgetter("dtype", "device")
+
+
+def _type_and_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return tensor.dtype, tensor.device
+    return tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride()
 
 
 def _versions(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:

@@ -116,10 +116,26 @@ def test_a_parameter_whose_type_was_changed_before_the_backward_is_not_read_as_w
     fast(x).sum().backward()
     result = fast(x).sum()
     getattr(net, change)()
-    with pytest.raises(RuntimeError, match=r"was torch.float32 on cpu, and is torch.(float64|float16) on cpu"):
+    with pytest.raises(RuntimeError, match=r"was torch.float32, cpu, .* and is torch.(float64|float16), cpu"):
         result.backward()
     net.float()
     fast(x).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "other", [torch.ones(1), torch.ones(3, 3).t() * 2, torch.ones(2, 3)], ids=["fewer", "turned", "rows"]
+)
+def test_a_parameter_whose_memory_was_laid_out_otherwise_before_the_backward_is_not_read_as_it_was(other):
+    weight = torch.nn.Parameter(torch.arange(9.0).reshape(3, 3))
+    fast = turret.compile(torch.mm, fullgraph=True, options={"on_error": "raise", "cache": False})
+    x = torch.ones(2, 3, requires_grad=True)
+    result = fast(x, weight).sum()
+    before, weight.data = weight.data, other
+    with pytest.raises(RuntimeError, match=r"saved for its backward was .*, and is .* now"):
+        result.backward()
+    weight.data = before
+    fast(x, weight).sum().backward()
+    assert x.grad is not None
 
 
 def test_a_parameter_whose_numbers_were_set_before_the_backward_is_read_as_it_is():
