@@ -24,9 +24,6 @@ LIMIT = 1 << 28
 """Bytes of memory that are copied, at most, each time that a graph which writes to it runs eagerly.  Beyond it an error
 ends the call where it is raised, with what the graph wrote and without what Python did before."""
 
-IF = "if"
-"""Key of ``meta`` of the call of ``cond`` that an ``if`` of the program was captured as."""
-
 
 class _Latest(threading.local):
     """The latest error that ended a graph that ran eagerly and left its inputs as they were, by its id."""
@@ -75,13 +72,13 @@ def with_ifs(module: fx.GraphModule) -> fx.GraphModule:
     torch's ``cond`` traces both sides anew for each gradient, gives zeros to what the other side alone has read, and
     fails in backwards for some sizes that change.
     """
-    sides = [arg for node in module.graph.nodes if IF in node.meta for arg in node.args[1:3]]
+    sides = [arg for node in module.graph.nodes if "is_if" in node.meta for arg in node.args[1:3]]
     if not sides:
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:
-        if IF in node.meta:
+        if "is_if" in node.meta:
             node.target = _taken
     made = fx.GraphModule(module, graph, type(module).__name__)
     for side in sides:

@@ -11,7 +11,6 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
-from turret.graph.fakes.sizes import contiguous_strides, is_dense
 from turret.hooks.signature import GraphSignature
 from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function, make_wrapper_subclass
 from turret.torch_compat.function_overrides import disabled_torch_function
@@ -196,6 +195,8 @@ class TangentForm:
 
 
 def _dense_strides(part: torch.Tensor) -> tuple[int, ...]:
+    from turret.graph.fakes.sizes import contiguous_strides, is_dense  # a warm start has no use for it
+
     return part.stride() if is_dense(part.shape, part.stride()) else contiguous_strides(part.shape)
 
 

@@ -34,6 +34,10 @@ class NodeMeta(TypedDict, total=False):
     """Of a captured graph's input: the graph writes to it.  Written by capture; read where the graph runs eagerly
     (``core/frames/eager_graphs``)."""
 
+    is_if: bool
+    """Of a captured graph's ``cond``: an ``if`` of the program was captured as it.  Written by capture; read where the
+    graph runs eagerly (``core/frames/eager_graphs``)."""
+
     stack_trace: str
     """The lines of the program that the node stems from, as a traceback prints them.  Written by capture; carried
     along by the joint trace, partition and passes; read by lowering, for sources of kernels."""

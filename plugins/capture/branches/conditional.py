@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 import torch
 
-from turret.frames.eager_graphs import IF
 from turret.graph.fakes.either import either_of
 from turret.plugins.capture.branches.changes import Changes, MergedChanges
 from turret.plugins.capture.branches.graphs import BranchGraphs, scalar_tensor
@@ -364,7 +363,7 @@ class _Conditional:
             fakes.append(self.fake(mine, theirs, _is_of_tensors(pair)))
         arguments = (recorder.argument(predicate)[0], *nodes, tuple(map(recorder.node_here, lifted)))
         call = recorder.record("call_function", torch.ops.higher_order.cond, arguments, {}, tuple(fakes))
-        call.meta[IF] = True
+        call.meta["is_if"] = True
         found = recorder.unpacked(call, tuple(fakes)).unpack(t)
         return [self.taken(value, _is_of_tensors(pair)) for pair, value in zip(pairs, found, strict=True)]
 

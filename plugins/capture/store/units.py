@@ -148,7 +148,7 @@ def _pack(taken: CaptureRecord) -> dict[str, Any]:
     if "graph" in taken.scope and taken.graph is None:
         raise NotPortable("its graph is not stored")
     guards = tuple(tracer.guards)
-    origins = _origins(guards)
+    origins = _origins(tracer, guards)
     facts = [f for f in provenance.facts.values() if f.kind == "attribute" and isinstance(f.owner, types.ModuleType)]
     packer = Packer(origins, {id(f.found): f"{f.owner.__name__}.{f.name}" for f in facts}, provenance.made)
     rows = [packer.guard(g) for g in guards]
@@ -184,12 +184,17 @@ def _storages(packer: Packer, inputs: list[GraphInput]) -> list[list]:
     return [[packer.source(i.source) for i in inputs], offsets, list(storage_pattern([i.real for i in inputs]))]
 
 
-def _origins(guards: Sequence[Guard]) -> dict[int, Source]:
-    """Where capture found objects that it knows by identity, by their ids."""
+def _origins(tracer: Tracer, guards: Sequence[Guard]) -> dict[int, Source]:
+    """Where capture found objects that it knows by identity, or functions by their code, by their ids."""
+    from turret.plugins.capture.values.functions import LocalFunction
+
     found = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
     for guard in guards:
         if guard.kind in ("IS", "SAME") and isinstance(guard.others[0], BoundSource) and guard.source is not None:
             found.setdefault(id(guard.others[0].value), guard.source)
+    for value in tracer.objects.values():
+        if isinstance(value, LocalFunction):
+            found.setdefault(id(value.object), value.source)
     return found
 
 
