@@ -156,6 +156,14 @@ LIKE_RESULTS = {
 }
 
 
+def found_or_refused(found, function):
+    """What ``found`` gives for a function, or the class of the error for classes that do not go together."""
+    try:
+        return found(function)
+    except (RuntimeError, AttributeError) as error:
+        return type(error)
+
+
 @pytest.mark.parametrize("name", LIKE_RESULTS)
 @pytest.mark.parametrize(
     ("kind", "given"), [("t", "p"), ("t", "q"), ("t", "tt"), ("p", "t"), ("tq", "qt"), ("q", "p"), ("t", "tq")]
@@ -171,15 +179,9 @@ def test_the_gradient_of_a_wrapper_may_be_of_any_class_that_eager_takes(name, ki
         out.backward(made(given, False, 2, tuple(out.shape)))
         return flat(leaf.grad)
 
-    def outcome(function):
-        try:
-            return found(function)
-        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
-            return type(error)
-
-    compiled, expected = turret.compile(run, fullgraph=True, options=OPTIONS), outcome(run)
+    compiled, expected = turret.compile(run, fullgraph=True, options=OPTIONS), found_or_refused(found, run)
     for _ in range(2):
-        assert_alike(outcome(compiled), expected)
+        assert_alike(found_or_refused(found, compiled), expected)
 
 
 def after_dropout(x):
@@ -210,16 +212,10 @@ def test_a_backward_is_compiled_for_gradients_of_other_classes(program, kind, gi
         torch.autograd.backward(outs[:count], tangents[:count])
         return flat(leaf.grad)
 
-    def outcome(function):
-        try:
-            return found(function)
-        except (RuntimeError, AttributeError) as error:  # of classes that do not go together
-            return type(error)
-
-    expected = outcome(program)
+    expected = found_or_refused(found, program)
     compiled = turret.compile(program, fullgraph=True, options={**OPTIONS, "fallback_random": True})
     for _ in range(2):
-        assert_alike(outcome(compiled), expected)
+        assert_alike(found_or_refused(found, compiled), expected)
 
 
 @pytest.mark.parametrize("given", ["p", "tt", "q"])
