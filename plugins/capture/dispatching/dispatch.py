@@ -136,7 +136,7 @@ def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> Fram
         shared = settings.frames[code] = FrameCache()
     if not arguments or not isinstance(arguments[0], torch.nn.Module):
         return shared
-    kept = settings.modules.setdefault(arguments[0], {})
+    kept = settings.modules.get(arguments[0], dict)
     found = kept.get(code)
     if found is None:
         found = kept[code] = FrameCache(shared=shared.units)

@@ -21,6 +21,7 @@ import torch
 
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import ModeChanges, is_hop_skipped, torch_function_state
+from turret.plugins.capture.python.by_identity import ByIdentity
 from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.operators.ops import neg_view
 
@@ -107,16 +108,17 @@ def is_logged(level: int, logger: logging.Logger) -> bool:
     return logger.isEnabledFor(level)
 
 
-_slices: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+_slices: ByIdentity[dict[tuple, Any]] = ByIdentity()
 """Slices of containers of modules, kept as long as the container is: a compile unit keeps no module alive."""
 
 
 def slice_of(modules: Any, bounds: slice) -> Any:
     """A slice of a container of modules: another container of the same modules, one as long as they are the same."""
     made = modules[bounds]
-    kept = _slices.setdefault(modules, {})
+    kept = _slices.get(modules, dict)
     known = kept.setdefault((bounds.start, bounds.stop, bounds.step), made)
-    if type(known) is type(made) and known._modules == made._modules:
+    held, here = [[(name, id(part)) for name, part in each._modules.items()] for each in (known, made)]
+    if type(known) is type(made) and held == here:
         return known
     kept[bounds.start, bounds.stop, bounds.step] = made
     return made

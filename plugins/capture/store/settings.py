@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.options import RECOMPILE_LIMIT
+from turret.plugins.capture.python.by_identity import ByIdentity
 from turret.plugins.capture.store.alike import Alike, find_alike
 from turret.plugins.capture.store.unit import CompileUnit
 
@@ -106,7 +106,7 @@ class Settings:
     """Whether something ran as Python that is captured at the next call."""
     asked: bool = False
     """Whether a frame of the callable itself was looked at."""
-    modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+    modules: ByIdentity[dict[types.CodeType, FrameCache]] = attrs.field(factory=ByIdentity)
     alike: Alike | None = None
     """What it shares with modules that are compiled in the same way; None where it shares nothing."""
 
