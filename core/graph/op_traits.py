@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.operators.library import fake_registry
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -45,6 +46,36 @@ _REFUSE_BY_DATA = _names(
 
 Factorizations that may be told to raise (``check_errors``) are among them, too.
 """
+
+
+LAYOUT_CHANGES = _names("as_strided_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_")
+"""Methods that change a tensor's layout in place, each the name of a view's method and an underscore."""
+
+
+def becomes_a_view(method: Any, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that a program made becomes a view of what it was, where a method changes its layout in place.
+
+    Autograd goes through views of fake tensors by making them again, and does not know of such a change: views of the
+    tensor would be of other elements, or of none.  A new view in its place has all steps.
+    """
+    if method not in LAYOUT_CHANGES:
+        return False
+    if tensor._base is not None:
+        return creation_meta_of(tensor) == CreationMeta.DEFAULT  # of others eager refuses it
+    is_plain = method == "as_strided_" or not tensor.requires_grad  # which no view of it would have to be told of
+    return not is_plain and torch.is_grad_enabled() and not tensor.is_leaf
+
+
+def laid_out(method: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The view that a tensor becomes where such a method changes its layout.
+
+    Autograd asks for the history of a view anew, so that it has one where gradients are not recorded, too.
+    """
+    with torch.set_grad_enabled(tensor.requires_grad or torch.is_grad_enabled()):
+        made: torch.Tensor = getattr(tensor, method[:-1])(*args, **kwargs)
+    if not made.is_inference():
+        torch.autograd.graph.increment_version(made)  # so that a backward that has saved the tensor says so
+    return made
 
 
 @functools.cache

@@ -24,8 +24,10 @@ aten = torch.ops.aten
 
 _REFUSALS = ("without overflow", "argument alpha must not be")
 """What eager says where it refuses a number."""
-_UNTRIED = (aten.arange, aten.range, aten.linspace, aten.logspace)
+_UNTRIED = (aten.arange, aten.range)
 """Ops whose numbers say how much memory they take."""
+_STEPS = "steps"
+"""The argument of ``linspace`` and ``logspace`` that says how much memory they take, and is no number to be refused."""
 
 
 @functools.cache
@@ -59,9 +61,11 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: An
             return [min(v, 2) if type(v) is int else small(v) for v in value]
         return 2 if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
+    names = [argument.name for argument in func._schema.arguments]
     with no_dispatch(), torch.no_grad():
+        given = [2 if name == _STEPS else small(value) for name, value in zip(names, args, strict=False)]
         try:
-            func(*map(small, args), **{name: small(value) for name, value in kwargs.items()})
+            func(*given, **{name: 2 if name == _STEPS else small(value) for name, value in kwargs.items()})
         except Exception as error:
             return str(error) if any(words in str(error) for words in _REFUSALS) else ""
     return ""

@@ -11,6 +11,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.frames.trace_modes import is_replaced
+from turret.graph.op_traits import becomes_a_view, laid_out
 from turret.graph.ops.host_math import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
@@ -72,8 +73,8 @@ class CapturedRun:
             recorder.enter_call(node, outer)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             try:
-                if _changes_view(node, args, inputs):
-                    _replace(values, args[0], getattr(args[0], str(node.target)[:-1])(*args[1:], **kwargs))
+                if node.op == "call_method" and becomes_a_view(node.target, args[0]) and not _is_one(args[0], inputs):
+                    _replace(values, args[0], laid_out(str(node.target), *args, **kwargs))
                     values[node] = values[node.args[0]]
                 else:
                     values[node] = self._call(module, node, args, dict(kwargs))
@@ -149,19 +150,8 @@ def _note_call(refusal: UnsupportedError, node: fx.Node) -> None:
     refusal.call = None if refusal.is_of_control_flow else node.name
 
 
-_LAYOUT_CHANGES = frozenset(("as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))
-"""Methods that change a tensor's layout in place, each the name of a view's method and an underscore."""
-
-
-def _changes_view(node: fx.Node, args: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    """Whether a call changes the layout of a view that the module made.
-
-    Autograd goes through views of fake tensors by making them again, and does not know of such a change: gradients of
-    what is written to the view later would be those of other elements.  A new view in its place has all steps.
-    """
-    if node.op != "call_method" or node.target not in _LAYOUT_CHANGES:
-        return False
-    return args[0]._base is not None and not any(args[0] is value for value in inputs)
+def _is_one(value: Any, of: Sequence[Any]) -> bool:
+    return any(value is other for other in of)
 
 
 def _replace(values: dict[fx.Node, Any], old: torch.Tensor, new: torch.Tensor) -> None:

@@ -626,8 +626,11 @@ class JointTracer(TorchDispatchMode):
         if target._base is not None:
             tracked.storage.restrided = True
         if target.requires_grad:
-            for other in self._tracked.values():
-                other.stale = other.stale or (other.tensor._base is target and other.tensor.requires_grad)
+            views = [v for v in self._tracked.values() if v.tensor._base is target and v.tensor.requires_grad]
+            if views and not torch.is_grad_enabled():  # torch itself crashes where fakes ask for their history
+                raise UnsupportedError("a layout that changes in place without gradients, of a tensor that has views")
+            for view in views:
+                view.stale = True
         func(*args, **kwargs)
         with self.nested():
             out = view_variant(func)(before.tensor, *args[1:], **kwargs)

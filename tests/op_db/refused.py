@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import turret
 
-SAMPLES, MOST = 4, 60
+SAMPLES, MOST = 4, 80
 """Samples of an operation that are made wrong, and calls of it that are tried."""
 OTHER_DTYPES = (torch.float64, torch.int64, torch.bool)
 TIMEOUT = 120
@@ -84,8 +84,8 @@ def _wrong(op: OpInfo) -> Iterator[tuple[str, tuple, dict[str, Any]]]:
 
 def _changes(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     for dim, size in enumerate(tensor.shape):
-        for other in (size + 1, size - 1):
-            if other >= 0:
+        for other in {size + 1, size - 1, 1}:  # what is of size 1 is broadcast where it should not be
+            if 0 <= other != size:
                 shape = (*tensor.shape[:dim], other, *tensor.shape[dim + 1 :])
                 yield f"size {other} for {size} in dimension {dim}", torch.zeros(shape, dtype=tensor.dtype)
     for dtype in OTHER_DTYPES:

@@ -8,6 +8,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from tests.op_db.refused import refused, runs
 
 NAMES = (
+    "_softmax_backward_data",
+    "addmm",
     "addmv",
     "argmax",
     "as_strided_scatter",
@@ -24,6 +26,7 @@ NAMES = (
     "slice_scatter",
     "sub",
     "nn.functional.binary_cross_entropy",
+    "nn.functional.cross_entropy",
     "nn.functional.group_norm",
     "nn.functional.layer_norm",
     "nn.functional.nll_loss",

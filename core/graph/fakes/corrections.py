@@ -27,6 +27,7 @@ from turret.graph.fakes.sizes import is_backed, same_size, same_sizes
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
+from turret.torch_compat.dispatch import enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 from turret.torch_compat.operators.checks import require
@@ -240,6 +241,42 @@ def _added_to(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return run(args, kwargs)
 
 
+def _added_product(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """A product takes on what is expanded to its shape; torch's fakes broadcast both, so that the result would grow."""
+    to, left, right = args[:3]
+    shape = (left.shape[0], *right.shape[1:])
+    fits = to.dim() <= len(shape) and all(
+        guard_or_true(size == wanted) or guard_or_false(size == 1)
+        for size, wanted in zip(reversed(to.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise RuntimeError(f"a tensor of shape {tuple(to.shape)} does not expand to {shape}, that of the product")
+    return run(args, kwargs)
+
+
+def _of_one_shape(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """The gradient of a softmax is elementwise of two tensors of one shape, which torch's fakes broadcast."""
+    if not same_sizes(args[0].shape, args[1].shape):
+        raise RuntimeError(f"a gradient of shape {tuple(args[0].shape)} for a result of shape {tuple(args[1].shape)}")
+    return run(args, kwargs)
+
+
+def _loss_of_images(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """``nll_loss2d_forward``: each place has a class, which torch's fakes do not ask for."""
+    scores, classes = args[:2]
+    if scores.dim() == 4 and classes.dim() == 3:
+        places = (scores.shape[0], *scores.shape[2:])
+        if not all(guard_or_true(a == b) for a, b in zip(places, classes.shape, strict=True)):
+            raise RuntimeError(f"a class for each of {places} places is asked for, not {tuple(classes.shape)}")
+    return run(args, kwargs)
+
+
+def _squeeze_in_place(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """``squeeze_`` of symbolic sizes: torch's kernel for the CPU crashes on them, its implementation in Python does not."""
+    with enable_python_dispatcher():
+        return run(args, kwargs)
+
+
 def _index(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """``index``: numbers among the index tensors are broadcast to the others, which torch leaves out on the CPU."""
     source, indices = args
@@ -451,6 +488,14 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.mse_loss_backward.default: _loss_backward,
     aten.smooth_l1_loss_backward.default: _loss_backward,
     aten.huber_loss_backward.default: _loss_backward,
+    aten._softmax_backward_data.default: _of_one_shape,
+    aten._log_softmax_backward_data.default: _of_one_shape,
+    aten.nll_loss2d_forward.default: _loss_of_images,
+    aten.squeeze_.default: _squeeze_in_place,
+    aten.squeeze_.dim: _squeeze_in_place,
+    aten.squeeze_.dims: _squeeze_in_place,
+    aten.addmm.default: _added_product,
+    aten.addmv.default: _added_product,
     aten.addmm_.default: _added_to,
     aten.addmv_.default: _added_to,
     aten.addr_.default: _added_to,

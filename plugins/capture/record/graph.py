@@ -34,6 +34,7 @@ from turret.frames.sources import (
     WeakSource,
 )
 from turret.graph.distributed_tensors import is_distributed
+from turret.graph.op_traits import LAYOUT_CHANGES, becomes_a_view, laid_out
 from turret.graph.powers import power_with_gradient
 from turret.hooks.devices import HOST
 from turret.hooks.registration.blame import blamed
@@ -574,13 +575,28 @@ class GraphRecorder:
         note_call(self.t.provenance, target, kinds)
         limited = self.within_limits(fakes, named_fakes)
         parts = _parts_of([*args, *kwargs.values()])
-        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
+        relaid = self._relaid(op, target, args)
+        ran = (op, target) if relaid is None else ("call_function", functools.partial(laid_out, target))
+        result = self._run(*ran, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
         if limited is not None:
             limited.assert_limits([*parts])
         self._refuse_resized(results, fakes)
         if operands is not None:
             self.known.note(operands, result)
+        if relaid is not None:
+            relaid.node, relaid.fake = self.record(op, target, tuple(nodes), named_nodes, result), result
+            self.by_fake[id(result)] = relaid
+            return relaid
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _relaid(self, op: str, target: Any, args: list[Value]) -> Tensor | None:
+        """The tensor that a call lays out in place, where another fake takes its place (``becomes_a_view``)."""
+        if op != "call_method" or target not in LAYOUT_CHANGES:
+            return None
+        value = args[0].realize()
+        if type(value) is not Tensor or value.real is not None or value.node.graph is not self.graph:
+            return None
+        return value if value.fake.requires_grad and becomes_a_view(target, value.fake) else None
 
     def _note_operator(self, target: Any) -> None:
         if isinstance(target, OPERATORS) and not library_operator(target):

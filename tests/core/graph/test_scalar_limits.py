@@ -50,6 +50,13 @@ def test_what_takes_all_numbers_has_no_limits():
     assert integer_limits(aten.masked_fill.Scalar, (x, x > 0, number), {}, number) is None
 
 
+@pytest.mark.parametrize("op", [aten.linspace.default, aten.logspace.default])
+def test_the_number_of_points_is_none_that_is_tried(op):
+    number = object()
+    limits = float_limits(op, (0.0, number, 10**12), {"dtype": torch.float32}, number)
+    assert limits is not None and limits.high == LARGEST[torch.float32]
+
+
 def test_numbers_that_say_how_much_memory_is_taken_are_not_tried():
     assert not number_arguments(aten.arange.default)
     assert list(numbers_given(aten._foreach_add.ScalarList, ([torch.ones(1)], [2, 3]), {})) == [2, 3]

@@ -5,6 +5,7 @@ Autograd goes through views of fake tensors by making them again; of a change in
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,12 @@ VIEWS = {
     "slice": lambda v: v[..., 1:],
     "transpose": lambda v: v.transpose(0, -1) if v.dim() else v,
     "part": lambda v: v.split(1)[0] if v.dim() and v.shape[0] else v,
+    "flat": lambda v: v.view(-1) if v.is_contiguous() else v,
+    "diagonal": lambda v: v.diagonal() if v.dim() == 2 else v,
+}
+USES = {
+    "sin": lambda v: v.sin(),
+    "cat": lambda v: torch.cat((v, v)) if v.dim() else v * 2,
 }
 WRITES = {
     "mul_": lambda v: v.mul_(2.0),
@@ -32,7 +39,7 @@ WRITES = {
     "of columns": lambda v: v[:, 1:].mul_(3.0) if v.dim() > 1 else v.mul_(3.0),
     "copy_": lambda v: v.copy_(v.detach() + 1),
 }
-STEPS = CHANGES | VIEWS | WRITES
+STEPS = CHANGES | VIEWS | WRITES | USES
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,15 +47,19 @@ STEPS = CHANGES | VIEWS | WRITES
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 3)), min_size=2, max_size=6),
     st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
     st.booleans(),
+    st.sampled_from([None, True]),
 )
-@example([("select", 0), ("unsqueeze_", 1), ("of columns", 1)], [0], False)
-@example([("part", 0), ("t_", 1), ("slice", 1), ("mul_", 2)], [0, 1], False)
-def test_values_and_gradients_are_those_of_eager(steps, returned, of_input):
+@example([("select", 0), ("unsqueeze_", 1), ("of columns", 1)], [0], False, None)
+@example([("part", 0), ("t_", 1), ("slice", 1), ("mul_", 2)], [0, 1], False, None)
+@example([("flat", 0), ("transpose_", 0), ("sin", 1)], [0, 1, 2], False, None)
+@example([("sin", 0), ("transpose_", 0)], [0, 1], False, None)  # the sine has saved what changes
+@example([("squeeze_", 0), ("sin", 0)], [0, 1], True, True)  # torch's kernel crashed
+def test_values_and_gradients_are_those_of_eager(steps, returned, of_input, dynamic):
     def program(x):
         values = [x if of_input else x * 1]
         for name, number in steps:
             value = STEPS[name](values[number % len(values)])
-            if name in VIEWS:
+            if name in VIEWS or name in USES:
                 values.append(value)
         return [values[number % len(values)] for number in returned]
 
@@ -59,11 +70,14 @@ def test_values_and_gradients_are_those_of_eager(steps, returned, of_input):
             outputs = call(x)
             total = sum((o * torch.linspace(1, 2, o.numel()).view(o.shape)).sum() for o in (*outputs, x))
             gradient = torch.autograd.grad(total, leaf)[0]
-        except RuntimeError as error:  # eager refuses some writes
+        except (RuntimeError, IndexError) as error:  # eager refuses some writes and views
             return type(error)
         return [o.detach() for o in (*outputs, x)], gradient
 
-    expected, got = run(program), run(turret.compile(program))
+    expected = run(program)
+    is_whole = not of_input and not isinstance(expected, type)
+    options = {"on_error": "raise" if is_whole else "fallback", "cache": False}
+    got = run(turret.compile(program, fullgraph=is_whole, dynamic=dynamic, options=options))
     assert type(expected) is type(got), (expected, got)
     if isinstance(expected, type):
         assert expected is got
@@ -82,3 +96,19 @@ def test_a_view_that_changes_its_layout_in_place_is_compiled():
     found = turret.compile(program, options={"on_error": "raise"}, fullgraph=True)(x)
     torch.testing.assert_close(found, program(x))
     torch.testing.assert_close(*(torch.autograd.grad(f.sum(), x)[0] for f in (found, program(x))))
+
+
+def test_a_change_without_gradients_of_what_has_views_leaves_no_gradient_as_in_eager():
+    def program(x):
+        base = x * 1
+        view = base[:, 1:]
+        with torch.no_grad():
+            base.transpose_(0, 1)
+        return view * 2, base * 3
+
+    x = torch.randn(3, 4, requires_grad=True)
+    expected, found = program(x), turret.compile(program, options={"cache": False})(x)
+    torch.testing.assert_close(found, expected)
+    for results in (expected, found):
+        with pytest.raises(RuntimeError, match="invalid gradient"):
+            torch.autograd.grad([r.sum() for r in results], x)

@@ -280,3 +280,35 @@ def test_a_loss_by_margins_has_eagers_shape(loss: Callable, shape: tuple[int, ..
         with CorrectedFakeTensorMode() as mode:
             found = loss(mode.from_tensor(x), mode.from_tensor(target), reduction=reduction)
         assert found.shape == loss(x, target, reduction=reduction).shape
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (2, 1), (1, 3), (2, 3), (3, 3), (1, 2, 3)])
+@pytest.mark.parametrize("function", [torch.addmm, torch.addmv])
+def test_what_is_added_to_a_product_is_expanded_and_expands_nothing(
+    function: Callable, shape: tuple[int, ...], size: int
+) -> None:
+    added = torch.randn(shape)
+    left, right = ((size, 4), (4,)) if function is torch.addmv else ((min(size, 2), 4), (4, size))
+    operands = (added, torch.randn(left), torch.randn(right))
+    compiled = turret.compile(function, options={"cache": False})
+    try:
+        expected = function(*operands)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            compiled(*operands)
+    else:
+        torch.testing.assert_close(compiled(*operands), expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ["squeeze_", "squeeze_.dim", "squeeze_.dims"])
+def test_an_input_that_is_squeezed_in_place_crashes_nothing(name: str, dynamic: bool | None) -> None:
+    dims = {"squeeze_": (), "squeeze_.dim": (0,), "squeeze_.dims": ((0, 1),)}[name]
+
+    def program(x: Tensor) -> Tensor:
+        x.squeeze_(*dims)
+        return x * 2
+
+    x = torch.randn(3, 2, 4, requires_grad=True)
+    torch.testing.assert_close(turret.compile(program, dynamic=dynamic)(x.clone()), program(x.clone()))
