@@ -53,12 +53,15 @@ def _group_norm(b: Builder) -> object:
 
 @operation("batch_norm_eval", "layer")
 def _batch_norm_eval(b: Builder) -> object:
-    """Of a batch of one eager's gradient may be wrong, as in training, below."""
+    """Of a batch of one eager's gradient may be wrong, as in training, below.
+
+    So it is of a weight whose elements do not lie one after another (torch 2.11 and 2.13 on the CPU: read as if so).
+    """
     name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 2 and t.numel() > 0 and t.shape[0] > 1)
     channels, dtype = b[name].shape[1], b[name].dtype
     mean = b.new_input((channels,), dtype, plain=True)
     variance = b.new_input((channels,), dtype, "positive", plain=True)
-    weight, bias = b.new_input((channels,), dtype), b.new_input((channels,), dtype)
+    weight, bias = b.new_input((channels,), dtype, plain=True), b.new_input((channels,), dtype)
     return b.step("batch_norm_eval", "F.batch_norm({0}, {1}, {2}, {3}, {4})", name, mean, variance, weight, bias)
 
 

@@ -406,3 +406,21 @@ def test_whether_the_variance_of_equal_elements_is_exactly_zero_is_left_to_round
 
     assert spread(*make(0)).all()
     assert_same(spread, none, make, calls=1)
+
+
+def test_whether_the_running_mean_of_numbers_that_cancel_is_exactly_zero_is_left_to_rounding():
+    def running(x: Tensor) -> Tensor:
+        return torch.var_mean(x - 1, 1)[1].all()
+
+    def plain(x: Tensor) -> Tensor:
+        return (x - 1).mean(1).all()
+
+    def inverted(x: Tensor) -> Tensor:
+        return (x - 2).mean(1).all()
+
+    x = torch.randint(-8, 9, (1, 31), generator=torch.Generator().manual_seed(3)).to(torch.float32)
+    x = torch.cat((x, -x), 1) + 1
+    assert bool(running(x)) is True and bool(plain(x)) is False
+    assert_same(running, plain, lambda: x)
+    with pytest.raises(Mismatch):
+        assert_same(lambda x: torch.var_mean(x - 2, 1)[1].all(), lambda x: ~inverted(x), lambda: x)
