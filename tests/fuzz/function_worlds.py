@@ -251,6 +251,8 @@ def _differentiate(result: Any) -> bool:
     except RecomputationError:
         raise
     except Exception:
+        # The engine keeps what is left of a backward that raised, leaves included, until this thread's next one.
+        torch.zeros((), requires_grad=True).mul(1).backward()
         return False
     return True
 
