@@ -137,7 +137,7 @@ def _let_go(tracer: FrameTracer) -> None:
     for tensor in tracer.recorder.by_fake.values():
         tensor.outer = tensor.real = None
     for value in tracer.lazy:
-        value.object = None
+        value.object = value.made = None
     vars(tracer).clear()
 
 

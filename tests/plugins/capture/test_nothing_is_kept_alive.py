@@ -289,6 +289,40 @@ def test_a_tensor_in_a_circle_of_what_capture_knew_ends_with_its_last_reference(
         assert argument_ends(compiled, lambda x: [x, x])
 
 
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+def noted(holder):
+    holder.note = lambda: holder
+    gc.isenabled()
+    found = holder.held + 1
+    holder.note = None
+    return found
+
+
+def noted_and_replaced(holder):
+    holder.note = lambda: holder
+    held = holder.held
+
+    class Other(Holder):
+        pass
+
+    holder = Other(held + 1)
+    return holder.held
+
+
+@pytest.mark.parametrize("program", [noted, noted_and_replaced])
+def test_an_object_with_a_function_that_returns_it_ends_with_its_last_reference(program) -> None:
+    compiled = turret.compile(program)
+    turret.compile(torch.sin)(X)
+
+    assert argument_ends(program, Holder)
+    for _ in range(3):
+        assert argument_ends(compiled, Holder)
+
+
 def marked(x):
     def function():
         return gc.isenabled(), x + 1
