@@ -191,6 +191,8 @@ def main() -> int:
         text, fault_of_text = program_and_check(options.replay, options)
         watch = Watch()
         fault = fault_of_text(text, options.replay, watch)
+        if fault is None:  # a first program loads modules, which hides what circles it leaves
+            fault = fault_of_text(text, options.replay, Watch())
         for kind in ("refused program", "graph that raised alone", "graph that a stage stopped"):
             print("".join(f"{kind}: {reason}\n" for reason in watch.events.get(kind, ())), end="")
         print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
