@@ -44,6 +44,6 @@ make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 
 
 def lazily_traced_sizes() -> AbstractContextManager[Any]:
-    """A context in which arithmetic on sizes enters a graph of torch's own tracer (``make_fx``) where it is used alone."""
+    """A context in which ``make_fx`` records arithmetic on sizes where something uses it alone."""
     tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")  # where it was never imported, nothing is traced
     return nullcontext() if tracer is None else tracer.maybe_enable_thunkify()

@@ -88,7 +88,7 @@ def class_member(t: Tracer, owner: type, name: str, raw: Any) -> Value:
 
 
 def says_its_class(t: Tracer, kind: type) -> bool:
-    """Whether instances of a class answer for their ``__class__`` themselves, which Python's ``isinstance`` asks, too."""
+    """Whether instances of a class answer for their ``__class__``, which Python's ``isinstance`` asks, too."""
     if look_up(t, kind, "__class__")[0] is not object:
         return True
     return isinstance(look_up(t, kind, "__getattribute__")[1], types.FunctionType)
