@@ -48,6 +48,8 @@ class NumberText(Unread):
 def written_later(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> NumberText | None:
     """The text that a function makes of arguments some of which depend on data; None where none does, or where the
     function may raise, which the program would see at once."""
+    if writes_text(function):  # as a method of the class, which other processes find by its name
+        function, args = getattr(str, function.__name__), [Constant(function.__self__), *args]  # type: ignore[attr-defined]
     kinds = (Tuple, List) if getattr(function, "__name__", None) == "join" else (Tuple,)
     given, named = [_kept(v, *kinds) for v in args], {name: _kept(value) for name, value in kwargs.items()}
     values = list(itertools.chain.from_iterable(map(_leaves, (*given, *named.values()))))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.capture.stored_lab import Watch
 
 X = torch.tensor([0.125, -2.0, 3.75])
 
@@ -56,6 +58,13 @@ def test_they_are_those_of_each_call(program):
     for x in (X, X / 3, X * -7):
         assert_same(observed(x), program(x))
     assert len(observed.graphs) <= 2
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_captures_of_them_are_stored_for_other_processes(program, tmp_path):
+    watch = Watch()
+    turret.compile(program, fullgraph=True, plugins=[watch], options={"cache_dir": str(tmp_path)})(X)
+    assert not any("in every process" in message for kind, _, message in watch.events if kind == "perf_hint")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -0.0, 2.5, 1e300])
