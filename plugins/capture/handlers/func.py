@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -502,19 +502,11 @@ def functional_call(
         _refuse_other_names(t, target, named)
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    owners = {name: _owner_of(t, target, name) for name in named}
-    places, new = {}, []
-    for name, owner in owners.items():
-        last = name.rpartition(".")[2]
-        held = _dict_of(t, owner, last)
-        if held is None:
-            new.append((owner, last, named[name]))
-        else:
-            places[name] = held, Constant(last)
+    places, new = _places_of(t, target, named)
     before = {name: held.get_item(t, key) for name, (held, key) in places.items()}
     try:
-        for owner, last, value in new:
-            owner.set_attr(t, last, value)
+        for owner, last, name in new:
+            owner.set_attr(t, last, named[name])
         for name, (held, key) in places.items():
             held.set_item(t, key, named[name])
         return t.call(target, positional, keywords)
@@ -599,6 +591,21 @@ def _is_changed(t: Tracer, module: torch.nn.Module) -> bool:
     held = (t.objects.get(id(vars(module).get(part))) for part in STATE)
     stored = isinstance(known, Module) and not known.stores.keys().isdisjoint(STATE)
     return stored or any(v is not None and v.mutated for v in held)
+
+
+def _places_of(
+    t: Tracer, module: Module, names: Iterable[str]
+) -> tuple[dict[str, tuple[Value, Constant]], list[tuple[Module, str, str]]]:
+    """Where a module keeps parameters and buffers: dicts and keys, and owners of attributes that there are not yet."""
+    places, new = {}, []
+    for name in names:
+        owner, last = _owner_of(t, module, name), name.rpartition(".")[2]
+        held = _dict_of(t, owner, last)
+        if held is None:
+            new.append((owner, last, name))
+        else:
+            places[name] = held, Constant(last)
+    return places, new
 
 
 def _owner_of(t: Tracer, module: Module, name: str) -> Module:

@@ -24,7 +24,7 @@ from turret.plugins.capture.python.instructions import (
     two_slots,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, Constant, Value, spelled
+from turret.plugins.capture.values.base import NULL, Constant, Unread, Value, spelled
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Cell, called_as
 from turret.plugins.capture.values.mappings import Dict
@@ -205,7 +205,7 @@ def delete_global(f: Frame, i: Instruction) -> None:
 @registry.instruction("BINARY_OP")
 def binary_op(f: Frame, i: Instruction) -> None:
     operation, inplace = BINARY_OPERATIONS[i.arg]
-    left, right = f.popn(2)
+    right, left = (v if isinstance(v, Unread) else v.realize() for v in reversed(f.popn(2)))
     f.push(f.tracer.binary(operation, left, right, inplace))
 
 

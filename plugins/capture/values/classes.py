@@ -94,12 +94,17 @@ def says_its_class(t: Tracer, kind: type) -> bool:
     return isinstance(look_up(t, kind, "__getattribute__")[1], types.FunctionType)
 
 
+def _is_of_every_object(owner: type, name: str) -> bool:
+    """Whether an attribute is what Python itself knows of an object."""
+    return name == "__dict__" or (name == "__class__" and owner is object)
+
+
 def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on_class: type | None = None) -> Value:
     """What ``value.name`` is, ``raw`` being what the class ``owner`` has under that name.
 
     ``on_class``: ``value`` is this class itself, not an instance.
     """
-    if on_class is None and (name == "__dict__" or (name == "__class__" and owner is object)):
+    if on_class is None and _is_of_every_object(owner, name):
         return value.generic_attr(t, name)  # type: ignore[attr-defined]
     stored = t.effects.attribute(t.wrap_known(owner), name) if t.effects.class_changes else None
     if stored is not None:

@@ -106,6 +106,13 @@ class NewId(Value):
         return r.assign(f"{r.constant(id)}({r.load(self.made)})")
 
 
+def _is_made(value: Value) -> bool:
+    """Whether captured code makes an object, which therefore is none from before."""
+    kinds = (Tensor, List, Dict, Set, Instance)
+    known = isinstance(value, Opaque) or getattr(value, "real", None) is not None
+    return isinstance(value, kinds) and value.source is None and not known
+
+
 @registry.function(id)
 def id_(t: Tracer, value: Value) -> Value:
     value = value.realize()
@@ -120,9 +127,8 @@ def id_(t: Tracer, value: Value) -> Value:
         t.guards.take("IS", value.source, others=(WeakSource(str(value.source), value.real),))
         t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.real))
-    if isinstance(value, (Tensor, List, Dict, Set, Instance)) and value.source is None:
-        if getattr(value, "real", None) is None and not isinstance(value, Opaque):
-            return NewId(value)
+    if _is_made(value):
+        return NewId(value)
     raise Unsupported(f"id of {value.describe()}")
 
 
