@@ -12,7 +12,13 @@ import torch
 from turret.errors import UnsupportedError
 from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
 from turret.hooks.signature import GraphSignature
-from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function, make_wrapper_subclass
+from turret.torch_compat.fakes import (
+    FakeTensor,
+    NestedTensor,
+    jagged_torch_function,
+    lazily_traced_sizes,
+    make_wrapper_subclass,
+)
 from turret.torch_compat.function_overrides import disabled_torch_function
 from turret.torch_compat.trees import pytree
 
@@ -120,7 +126,12 @@ class WrapperForm:
             alike = held[self.names[self.like]]
             size, stride = alike.shape, alike.stride()
         elif issubclass(self.kind, NestedTensor):
-            size = self._ragged(held)
+            # A tracer of torch's does not know the ragged size, which nothing but the new tensor's layout is made of.
+            with lazily_traced_sizes():
+                return self._unflatten(held, self._ragged(held), stride)
+        return self._unflatten(held, size, stride)
+
+    def _unflatten(self, held: dict[str, Any], size: Any, stride: Any) -> Any:
         return self.kind.__tensor_unflatten__(held, self.context, size, stride)  # type: ignore[attr-defined]
 
     def _ragged(self, held: dict[str, Any]) -> tuple[Any, ...]:

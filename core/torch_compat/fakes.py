@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch._guards
@@ -39,3 +41,9 @@ jagged_torch_function: Callable[..., Any] = torch.nested._internal.ops.jagged_to
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 """A tensor of a class that wraps others: of a shape, a dtype and a device, without memory of its own."""
+
+
+def lazily_traced_sizes() -> AbstractContextManager[Any]:
+    """A context in which ``make_fx`` records arithmetic on sizes where something uses it alone."""
+    tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")  # where it was never imported, nothing is traced
+    return nullcontext() if tracer is None else tracer.maybe_enable_thunkify()

@@ -540,6 +540,11 @@ class JointTracer(TorchDispatchMode):
             for one, its in zip(target, value, strict=True):
                 self._write_all(one, its)
         elif target is not None:
+            if not same_sizes(value.shape, target.shape) and same_sizes(target.shape, (0,)):
+                with self.nested():  # an operation fills it, whose fake leaves it empty
+                    aten.resize_.default(target, list(value.shape))
+                    if value.stride() != target.stride() and is_dense(value.shape, value.stride()):
+                        aten.as_strided_.default(target, list(value.shape), list(value.stride()))
             self.assign(target, value)
 
     def _results_of_write(self, func: Any, arguments: dict[str, Any], eager: Any, kept: list[Any]) -> Any:

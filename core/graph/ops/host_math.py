@@ -1,6 +1,6 @@
 """What the host computes of numbers that depend on data, as nodes of a graph call it; it needs no symbols.
 
-``turret::host_math`` is a function of Python's ``math`` of floats in tensors.
+``turret::host_math`` is a function of Python's ``math``, or ``round`` to digits, of floats in tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _library.define("host_math(str function, Tensor[] numbers) -> Tensor")
 
 def _host_math(function: str, numbers: list[torch.Tensor]) -> torch.Tensor:
     """What a function of ``math`` gives for numbers in tensors of one float64: torch's own may round otherwise."""
-    found = getattr(math, function)(*(number.item() for number in numbers))
+    given = [number.item() for number in numbers]
+    found = round(given[0], int(given[1])) if function == "round" else getattr(math, function)(*given)
     return numbers[0].new_full((), found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -502,13 +502,17 @@ def functional_call(
         _refuse_other_names(t, target, named)
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    places = {name: (_dict_of(t, target, name), Constant(name.rpartition(".")[2])) for name in named}
+    places, new = _places_of(t, target, named)
     before = {name: held.get_item(t, key) for name, (held, key) in places.items()}
     try:
+        for owner, last, name in new:
+            owner.set_attr(t, last, named[name])
         for name, (held, key) in places.items():
             held.set_item(t, key, named[name])
         return t.call(target, positional, keywords)
     finally:
+        for owner, last, _ in new:
+            owner.del_attr(t, last)
         behind = {name: held.get_item(t, key).realize() for name, (held, key) in places.items()}
         for name, (held, key) in places.items():
             held.set_item(t, key, before[name])
@@ -520,7 +524,7 @@ def _keep_new(t: Tracer, given: Value, asked: dict[str, Value], behind: dict[str
     if isinstance(given, Sequence):  # of several dicts torch makes a new one, which nobody sees
         return
     for name, value in asked.items():
-        if behind[name] is not value.realize():
+        if name in behind and behind[name] is not value.realize():
             given.set_item(t, Constant(name), behind[name])
 
 
@@ -589,15 +593,36 @@ def _is_changed(t: Tracer, module: torch.nn.Module) -> bool:
     return stored or any(v is not None and v.mutated for v in held)
 
 
-def _dict_of(t: Tracer, module: Module, name: str) -> Value:
-    """The dict of a submodule that holds a parameter or buffer."""
-    *path, last = name.split(".")
+def _places_of(
+    t: Tracer, module: Module, names: Iterable[str]
+) -> tuple[dict[str, tuple[Value, Constant]], list[tuple[Module, str, str]]]:
+    """Where a module keeps parameters and buffers: dicts and keys, and owners of attributes that there are not yet."""
+    places, new = {}, []
+    for name in names:
+        owner, last = _owner_of(t, module, name), name.rpartition(".")[2]
+        held = _dict_of(t, owner, last)
+        if held is None:
+            new.append((owner, last, name))
+        else:
+            places[name] = held, Constant(last)
+    return places, new
+
+
+def _owner_of(t: Tracer, module: Module, name: str) -> Module:
+    """The submodule that holds a parameter or buffer, or would hold it."""
     owner: Value = module
-    for part in path:
+    for part in name.split(".")[:-1]:
         owner = owner.get_attr(t, part).realize()
     if not isinstance(owner, Module):
-        raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
+        raise Unsupported(f"{name!r} in torch.func.functional_call, which is of no module")
+    return owner
+
+
+def _dict_of(t: Tracer, owner: Module, last: str) -> Value | None:
+    """The dict of a module that holds a parameter or buffer; None for a name that the module does not have."""
     for part in ("_parameters", "_buffers"):
         if last in vars(owner.object)[part]:
             return owner.get_attr(t, part).realize()
-    raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
+    if hasattr(owner.object, last) or last in owner.stores:
+        raise Unsupported(f"{last!r} in torch.func.functional_call, which is no parameter or buffer")
+    return None

@@ -232,6 +232,15 @@ def where_of(t: Tracer, /, tensor: Tensor, condition: Value, other: Value) -> Va
     return where(t, condition, tensor, other)
 
 
+@registry.function(torch.fused_moving_avg_obs_fake_quant)
+def fake_quantized(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """With a running minimum from before; the first call by rows makes room for it, which its fake does not."""
+    running = kwargs.get("running_min", args[3] if len(args) > 3 else None)
+    if running is not None and isinstance(held := running.realize(), Tensor) and held.fake.numel() == 0:
+        raise Unsupported("an observer that is given its first values, for which it makes room")
+    return t.recorder.call(torch.fused_moving_avg_obs_fake_quant, list(args), kwargs)
+
+
 @registry.function(torch.detach_)
 def detach_in_place(t: Tracer, input: Value) -> Value:
     return t.call(input.realize().get_attr(t, "detach_"), [], {})

@@ -24,7 +24,7 @@ from turret.plugins.capture.python.instructions import (
     two_slots,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, Constant, Value, spelled
+from turret.plugins.capture.values.base import NULL, Constant, Unread, Value, spelled
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Cell, called_as
 from turret.plugins.capture.values.mappings import Dict
@@ -205,7 +205,7 @@ def delete_global(f: Frame, i: Instruction) -> None:
 @registry.instruction("BINARY_OP")
 def binary_op(f: Frame, i: Instruction) -> None:
     operation, inplace = BINARY_OPERATIONS[i.arg]
-    right, left = f.pop(), f.pop()
+    right, left = (v if isinstance(v, Unread) else v.realize() for v in reversed(f.popn(2)))
     f.push(f.tracer.binary(operation, left, right, inplace))
 
 
@@ -398,7 +398,7 @@ def build_slice(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("BUILD_STRING")
 def build_string(f: Frame, i: Instruction) -> None:
-    f.push(Constant("".join(f.tracer.constant_of(v) for v in f.popn(i.arg))))
+    f.push(f.tracer.text(str.join, [Constant(""), Tuple(f.popn(i.arg))], {}))
 
 
 @registry.instruction("CONVERT_VALUE")
@@ -410,7 +410,8 @@ def convert_value(f: Frame, i: Instruction) -> None:
 def format_value(f: Frame, i: Instruction) -> None:
     conversion, has_spec = formatting(i)
     spec = f.pop() if has_spec else Constant("")
-    _format(f, conversion, f.pop(), spec)
+    (value,) = f.popn(1)
+    _format(f, conversion, value, spec)
 
 
 def _format(f: Frame, conversion: Any, value: Value, spec: Value) -> None:

@@ -54,6 +54,7 @@ from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalF
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
+from turret.plugins.capture.values.number_texts import operated_later, writes_text, written_later
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
@@ -215,6 +216,9 @@ class FrameTracer(Caller):
 
         Sizes are assumed to be what they are.
         """
+        written = written_later(self, function, args, kwargs) if writes_text(function) else None
+        if written is not None:
+            return written
         plain, named = self.folded_arguments(function, args, kwargs)
         try:
             return self.made(function(*plain, **named))
@@ -242,7 +246,13 @@ class FrameTracer(Caller):
             value.fixed()
 
     def text(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """The result of a function that makes text, of constants and of sizes, assumed to be what they are."""
+        """The result of a function that makes text, of constants and of sizes, assumed to be what they are.
+
+        That of numbers that depend on data is written where it leaves the captured code.
+        """
+        written = written_later(self, function, args, kwargs)
+        if written is not None:
+            return written
         waiting, seen = [*args, *kwargs.values()], set()
         while waiting:
             value = waiting.pop().realize()
@@ -423,6 +433,9 @@ class FrameTracer(Caller):
 
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
+        written = operated_later(self, operation, left, right)
+        if written is not None:
+            return written
         left, right = left.realize(), right.realize()
         if operation is operator.getitem:
             return left.get_item(self, right)

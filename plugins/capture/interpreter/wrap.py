@@ -462,26 +462,27 @@ def _foreign(kind: type) -> bool:
 
 def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
     """The plain container inside an instance of a subclass of one."""
-    if isinstance(object, dict):
+    kind = type(object)  # and not what the object says of itself
+    if issubclass(kind, dict):
         return _dict_inside(t, object, source)
-    if isinstance(object, (set, frozenset)):
+    if issubclass(kind, (set, frozenset)):
         return _set_inside(t, object, source)
-    if isinstance(object, list):
+    if issubclass(kind, list):
         t.guards.take("OWN_LENGTH", source, list.__len__(object))
         return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
-    if isinstance(object, tuple):
+    if issubclass(kind, tuple):
         t.guards.take("OWN_LENGTH", source, tuple.__len__(object))
         return Tuple(
             [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
         )
-    if isinstance(object, collections.deque):
+    if issubclass(kind, collections.deque):
         length, maxlen = collections.deque.__len__(object), lookups.maxlen_of(object)
         t.guards.take("CALL", source, (collections.deque.__len__, length))
         t.guards.take("CALL", source, (lookups.maxlen_of, maxlen))
         elements = CallSource(source, lookups.elements)
         held = enumerate(collections.deque.__iter__(object))
         return Deque([Lazy(t, v, ItemSource(elements, n)) for n, v in held], source, maxlen)
-    return Opaque(object, source) if isinstance(object, (int, str)) else None
+    return Opaque(object, source) if issubclass(kind, (int, str)) else None
 
 
 def _dict_inside(t: Tracer, object: dict, source: Source) -> Value:

@@ -580,7 +580,8 @@ class GraphRecorder:
         result = self._run(*ran, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
         if limited is not None:
             limited.assert_limits([*parts])
-        self._refuse_resized(results, fakes)
+        if self._is_resized(results, fakes):
+            self._refuse_restrided(op, target, fakes, named_fakes)
         if operands is not None:
             self.known.note(operands, result)
         if relaid is not None:
@@ -602,8 +603,8 @@ class GraphRecorder:
         if isinstance(target, OPERATORS) and not library_operator(target):
             self.t.provenance.operator(target)
 
-    def _refuse_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> None:
-        """Refuse a call that resized an argument ``out=``, given with the shape that it had.
+    def _is_resized(self, results: list[tuple[torch.Tensor, torch.Size]], args: list[Any]) -> bool:
+        """Whether a call resized an argument ``out=``, given with the shape that it had; some such are refused.
 
         One that lies in an input's memory would look to the graph, from its start, as the call leaves it, where there
         is no such memory yet; and of operands that are not contiguous, fake tensors do not get the strides right.
@@ -611,12 +612,28 @@ class GraphRecorder:
         # Compared as they are written by now: the call may have found two symbols to be one.
         resized = [v for v, shape in results if [*map(str, v.shape)] != [*map(str, shape)]]
         if not resized:
-            return
+            return False
         inputs = [v for v in (item.example for item in self.inputs) if isinstance(v, torch.Tensor)]
         memory = {v.untyped_storage()._cdata for v in inputs if v.layout is torch.strided}
         in_order = all(v.is_contiguous() for v in _tensors_in(args))
         if not in_order or any(v.untyped_storage()._cdata in memory for v in resized):
             raise Unsupported("an argument out= of another size than the result, which the call resizes")
+        return True
+
+    def _refuse_restrided(self, op: str, target: Any, args: list, kwargs: dict[str, Any]) -> None:
+        """Refuse a call that resized an argument ``out=`` whose fake has other strides then than the call's result has
+        without that argument."""
+        outs = _tensors_in(kwargs.get("out"))
+        if all(v.dim() < 2 for v in outs):
+            return
+        given = {name: value for name, value in kwargs.items() if name != "out"}
+        try:
+            with self.symbolic_kernels(target), torch.no_grad():
+                made = getattr(args[0], target)(*args[1:], **given) if op == "call_method" else target(*args, **given)
+        except Exception as error:
+            raise Unsupported("an argument out= of another size than the result") from error
+        if [str(v.stride()) for v in outs] != [str(v.stride()) for v in _tensors_in(made)]:
+            raise Unsupported("an argument out= of another size than the result, whose strides are not known then")
 
     def _run(
         self,

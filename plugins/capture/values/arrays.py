@@ -69,6 +69,8 @@ class _Numbers(Array):
         return t.fold(operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
+        if isinstance(other, Tensor):
+            return _beside_tensor(t, operation, other, self)
         return t.fold(operation, [other, self], {})
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -364,6 +366,8 @@ class ArrayOfTensor(_Numbers):
         return self.compute(t, f"ndarray.__{operation.__name__}__", operation, operands)
 
     def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
+        if isinstance(other, Tensor) and self.kind is numpy.ndarray:
+            return _beside_tensor(t, operation, other, self)
         return self.operated(t, operation, [other, self])
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -519,6 +523,17 @@ def _owner(array: numpy.ndarray) -> int:
     while isinstance(array.base, numpy.ndarray):
         array = array.base
     return id(array)
+
+
+def _beside_tensor(t: Tracer, operation: Any, tensor: Tensor, array: Value) -> Answer:
+    """What a tensor gives with an array to its right: numpy computes it, of the tensor as an array, and
+    ``Tensor.__array_wrap__`` makes a tensor of the result."""
+    if t.overrides.applies((tensor, array)) or tensor.fake.dtype is torch.bool:
+        return NotImplemented
+    made = t.binary(operation, tensor.call_method(t, "numpy", [], {}), array).realize()
+    if not isinstance(made, ArrayOfTensor):
+        raise Unsupported(f"{operation.__name__} of {tensor.describe()} and a numpy array")
+    return made.tensor(t, copied=False)
 
 
 def numpy_dtype(dtype: torch.dtype) -> Any:

@@ -740,6 +740,8 @@ class Opaque(Value):
         return super().key(t)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__class__" and member_owner(self.type(), name) is not object:
+            raise Unsupported(f"the __class__ of {self.describe()}, which its class computes")
         if name == "__class__":
             return t.wrap_known(type(self.object))
         if self.has_method(t, name):

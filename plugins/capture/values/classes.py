@@ -87,12 +87,24 @@ def class_member(t: Tracer, owner: type, name: str, raw: Any) -> Value:
     return t.wrap(raw, source)
 
 
+def says_its_class(t: Tracer, kind: type) -> bool:
+    """Whether instances of a class answer for their ``__class__``, which Python's ``isinstance`` asks, too."""
+    if look_up(t, kind, "__class__")[0] is not object:
+        return True
+    return isinstance(look_up(t, kind, "__getattribute__")[1], types.FunctionType)
+
+
+def _is_of_every_object(owner: type, name: str) -> bool:
+    """Whether an attribute is what Python itself knows of an object."""
+    return name == "__dict__" or (name == "__class__" and owner is object)
+
+
 def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on_class: type | None = None) -> Value:
     """What ``value.name`` is, ``raw`` being what the class ``owner`` has under that name.
 
     ``on_class``: ``value`` is this class itself, not an instance.
     """
-    if name in ("__class__", "__dict__") and on_class is None:
+    if on_class is None and _is_of_every_object(owner, name):
         return value.generic_attr(t, name)  # type: ignore[attr-defined]
     stored = t.effects.attribute(t.wrap_known(owner), name) if t.effects.class_changes else None
     if stored is not None:

@@ -15,6 +15,7 @@ from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
 from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.number_texts import NumberText
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -93,7 +94,7 @@ class Module(Instance):
         if setter is not _SETATTR:
             t.call(bind_attribute(t, self, owner, "__setattr__", setter), [t.wrap_known(name), value], {})
             return
-        self.module_setattr(t, name, value.realize())
+        self.module_setattr(t, name, value if isinstance(value, NumberText) else value.realize())
 
     def module_setattr(self, t: Tracer, name: str, value: Value) -> None:
         """``nn.Module.__setattr__``, which is followed where what it decides on is a parameter, buffer or submodule."""

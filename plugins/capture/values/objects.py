@@ -142,10 +142,14 @@ class Instance(Value):
                 raise
         return self.fallback_attr(t, name)
 
+    def its_class(self, t: Tracer) -> Value:
+        """``type(self)``, whatever it says of its ``__class__``."""
+        return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
+
     def generic_attr(self, t: Tracer, name: str) -> Value:
         """``object.__getattribute__``."""
-        if name == "__class__":
-            return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
+        if name == "__class__" and look_up(t, self.kind, name)[0] is object:
+            return self.its_class(t)
         if name == "__dict__":
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)

@@ -150,7 +150,7 @@ def as_int(t: Tracer, number: Symbolic, function: Callable = torch.sym_int) -> V
     return t.recorder.call(function, [number], {})
 
 
-_ROUNDED = {math.floor: torch.floor, math.ceil: torch.ceil}
+_ROUNDED = {math.floor: torch.floor, math.ceil: torch.ceil, round: torch.round}
 """Functions from floats to ints that do not round towards zero.  Sizes are to be symbols, and no floats made whole."""
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import turret
 from tests.plugins.capture.capture_lab import Observed
@@ -103,3 +105,21 @@ def test_they_outlive_a_graph_break(values):
     inputs = values, torch.tensor([0, 2, len(values)])
     assert_same(observed(*inputs), program(*inputs))
     assert len(observed.graphs) == 2
+
+
+class TracedByTorch(Observed):
+    """Each graph is traced again by torch's own tracer, as other compilers do."""
+
+    def keep(self, captured):
+        inputs = list(captured.example_inputs)
+        with next(i.fake_mode for i in inputs if isinstance(i, FakeTensor)):
+            return make_fx(torch.fx.Interpreter(captured.module).run)(*inputs)
+
+
+def test_their_graphs_can_be_traced_by_torch_at_symbolic_sizes():
+    def program(nested):
+        return torch.cat([nested.clone() * nested.size(0), nested], dim=-1)
+
+    observed = TracedByTorch(program, fullgraph=True, dynamic=True)
+    for lengths in ((2, 3, 4), (1, 5)):
+        assert_same(observed(jagged(*lengths)), program(jagged(*lengths)))

@@ -353,3 +353,29 @@ def test_an_array_that_is_forced_is_of_the_detached_tensor():
     observed, w = Observed(program, fullgraph=True), torch.ones(4, requires_grad=True)
     for found, expected in zip(observed(X, w), program(X, w), strict=True):
         numpy.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64, numpy.int64])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 4)])
+def test_an_array_to_the_right_of_a_tensor_is_computed_by_numpy_and_gives_a_tensor(dtype, shape):
+    array = numpy.full(shape, 3, dtype)
+
+    def program(x, given):
+        kept = x
+        x += given
+        return x, kept, kept - array, x / (given + 1), kept.long() * given
+
+    observed = Observed(program, fullgraph=True)
+    for scale in (1, 3):
+        x, given = torch.arange(4.0) * scale, numpy.asarray(array * dtype(scale))
+        assert_same(observed(x, given), program(x, given))
+
+
+def test_an_array_beside_a_tensor_is_refused_where_eager_refuses_it():
+    array = numpy.ones(3, numpy.float32)
+    for program in (lambda x: x * array, lambda x: array * x):
+        x = torch.ones(3, requires_grad=True)
+        with pytest.raises((RuntimeError, TypeError)):
+            program(x)
+        with pytest.raises((RuntimeError, TypeError)):
+            Observed(program)(x)

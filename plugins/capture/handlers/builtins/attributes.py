@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from turret.frames.sources import WeakSource
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Answer, Constant, Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Function, Known, LocalFunction, Partial
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import Instance, InstanceDict, slot_hash
-from turret.plugins.capture.values.sequences import Tuple
-from turret.plugins.capture.values.sets import is_stable
+from turret.plugins.capture.values.sequences import List, Tuple
+from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -75,6 +78,41 @@ def vars_(t: Tracer, value: Value | None = None) -> Value:
     raise Unsupported(f"vars of {value.describe()}")
 
 
+class NewId(Value):
+    """The ``id`` of an object that captured code makes: a number that tells it from all others, and no more."""
+
+    source = None
+
+    def __init__(self, made: Value) -> None:
+        self.made = made
+
+    def type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"id of {self.made.describe()}"
+
+    def key(self, t: Tracer) -> Any:
+        return NewId, self.made
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        known = isinstance(other, Constant) and type(other.value) is int
+        if symbol not in ("==", "!=") or not (known or isinstance(other, NewId)):
+            raise Unsupported(self.describe())
+        same = isinstance(other, NewId) and t.is_same(self.made, other.made)
+        return Constant(same is (symbol == "=="))
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(id)}({r.load(self.made)})")
+
+
+def _is_made(value: Value) -> bool:
+    """Whether captured code makes an object, which therefore is none from before."""
+    kinds = (Tensor, List, Dict, Set, Instance)
+    known = isinstance(value, Opaque) or getattr(value, "real", None) is not None
+    return isinstance(value, kinds) and value.source is None and not known
+
+
 @registry.function(id)
 def id_(t: Tracer, value: Value) -> Value:
     value = value.realize()
@@ -89,13 +127,18 @@ def id_(t: Tracer, value: Value) -> Value:
         t.guards.take("IS", value.source, others=(WeakSource(str(value.source), value.real),))
         t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.real))
+    if _is_made(value):
+        return NewId(value)
     raise Unsupported(f"id of {value.describe()}")
 
 
 @registry.tensor_method("__hash__")
 def hash_of_tensor(t: Tracer, tensor: Value) -> Value:
     """By identity; the fake tensor that stands for it at capture has another."""
-    return Constant(slot_hash(t.int_of(id_(t, tensor))))
+    address = id_(t, tensor)
+    if isinstance(address, NewId):
+        raise Unsupported(f"hash of {tensor.describe()}")
+    return Constant(slot_hash(t.int_of(address)))
 
 
 @registry.function(hash)

@@ -12,7 +12,7 @@ from turret.frames.class_members import member_owner
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
-from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.classes import Class, says_its_class
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.objects import Instance, Super
 from turret.plugins.capture.values.sequences import Tuple
@@ -59,7 +59,12 @@ def _is_instance(t: Tracer, value: Value, cls: Any) -> bool:
         return isinstance(value.object if isinstance(value, Known) else value.value, cls)
     if getattr(value, "object", None) is not None and not isinstance(value, Method):
         return isinstance(value.object, cls)  # type: ignore[attr-defined]
-    return issubclass(value.type(), cls)
+    if issubclass(value.type(), cls):
+        return True
+    if not isinstance(value, Instance) or not says_its_class(t, value.kind):
+        return False
+    said = t.constant_of(value.get_attr(t, "__class__"))
+    return isinstance(said, type) and issubclass(said, cls)
 
 
 def _is_tensor_of(t: Tracer, value: Tensor, cls: Any) -> bool:
@@ -121,7 +126,7 @@ def type_(t: Tracer, value: Value, *rest: Value) -> Value:
         raise Unsupported("a class made in compiled code")
     value = value.realize()
     if isinstance(value, Instance) and not isinstance(value, Opaque):
-        return value.get_attr(t, "__class__")
+        return value.its_class(t) if says_its_class(t, value.kind) else value.get_attr(t, "__class__")
     return t.wrap_known(value.type())
 
 

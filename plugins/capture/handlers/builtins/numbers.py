@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from turret.frames.class_members import member_owner
+from turret.graph.ops.host_math import host_math
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import Handler, registry
@@ -18,8 +19,8 @@ from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
 from turret.plugins.capture.values.choices import Choice, extreme_of_two
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import Tuple
-from turret.plugins.capture.values.symbols import Symbolic, as_float, as_int
+from turret.plugins.capture.values.sequences import List, Tuple
+from turret.plugins.capture.values.symbols import Symbolic, as_float, as_float64, as_int, is_of_data
 from turret.plugins.capture.values.tensors import Array, Tensor
 
 
@@ -147,6 +148,21 @@ _OF_PLAIN_NUMBERS = {None, *(getattr(kind, name) for kind in (int, float) for na
 """What classes have for ``divmod`` that leave it to the other side, if that is a tensor; None: nothing."""
 
 
+def _rounded(t: Tracer, number: Symbolic, digits: Value) -> Value | None:
+    """``round`` of a number of data; None for digits that depend on some themselves, or are before the point."""
+    if not isinstance(digits, Constant) or not (digits.value is None or type(digits.value) is int):
+        return None
+    if number.type() is not float:
+        whole = digits.value is None or digits.value >= 0
+        return (as_int(t, number) if number.type() is bool else number) if whole else None
+    if digits.value is None:
+        return as_int(t, number, round)
+    if digits.value < 0:
+        return None  # it may overflow
+    given: list[Value] = [Constant("round"), List([as_float64(t, v) for v in (number, digits)])]
+    return t.recorder.call_method("item", [t.recorder.call(host_math, given, {})], {})
+
+
 @registry.function(round)
 def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
@@ -155,4 +171,6 @@ def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     if isinstance(value, (Tensor, Instance)):
         return value.call_method(t, "__round__", list(digits), {})
     found = t.recorder.computed(round, [value, *digits])
+    if found is None and t.policy.data_dependent and is_of_data(value) and len(digits) < 2:
+        found = _rounded(t, value, digits[0].realize() if digits else Constant(None))  # type: ignore[arg-type]
     return t.fold(round, [Constant(t.constant_of(value)), *digits], {}) if found is None else found

@@ -16,7 +16,9 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import AddressText
 from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.number_texts import NumberText
 from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.tensors import Tensor
 
 
 @registry.function(os.fspath)
@@ -36,11 +38,13 @@ def str_(t: Tracer, /, value: Value | None = None, *encoding: Value, **kwargs: V
         return t.fold(str, [*([] if value is None else [value]), *encoding], kwargs)
     if value is None:
         return Constant("")
-    return _text(t, value.realize(), "__str__", str)
+    return value if isinstance(value, NumberText) else _text(t, value.realize(), "__str__", str)
 
 
 @registry.function(repr)
 def repr_(t: Tracer, value: Value) -> Value:
+    if isinstance(value, NumberText):
+        return t.text(repr, [value], {})
     return _text(t, value.realize(), "__repr__", repr)
 
 
@@ -64,8 +68,13 @@ for _original in (
 
 @registry.function(format)
 def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
-    value = value.realize()
     text = "" if spec is None else t.constant_of(spec)
+    if isinstance(value, NumberText):
+        return t.text(format, [value, Constant(text)], {}) if text else value
+    value = value.realize()
+    if isinstance(value, Tensor) and value.type() is torch.Tensor and value.fake.dim() == 0:
+        number = value.read(t, "item")  # what ``torch.Tensor.__format__`` writes
+        value = value if number is None else number.realize()
     if isinstance(value, Instance):
         kind, owner = value.type(), member_owner(value.type(), "__format__")
         if owner in (int, float, str) and not text:

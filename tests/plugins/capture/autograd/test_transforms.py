@@ -203,6 +203,25 @@ def test_functional_call_of_a_module_that_the_frame_changed_before():
         check(program, Tied(), X, breaks=None if program is untied else 0)
 
 
+def test_functional_call_gives_a_module_an_attribute_that_it_lacks_for_that_call():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x) * getattr(self, "scale", 1)
+
+    module = Scaled()
+
+    def program(x):
+        made = functional_call(module, {"scale": x.sum(), "inner.extra": x, "inner.bias": x[0]}, (x,))
+        return made, module(x), hasattr(module, "scale"), hasattr(module.inner, "extra")
+
+    full(program, X)
+    assert "scale" not in vars(module) and "extra" not in vars(module.inner)
+
+
 def test_gradients_of_each_sample_of_a_module():
     weights = {k: v.detach() for k, v in NET.named_parameters()}
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, check
 
 CHOICES = {
@@ -122,3 +123,15 @@ def test_annotations_of_new_functions_may_be_unions_of_callables():
     namespace = {"Callable": Callable}
     exec(textwrap.dedent(inspect.getsource(program)), namespace)  # without the future's annotations
     check(namespace["program"], torch.ones(2), breaks=0, graphs=1)
+
+
+def test_an_observer_by_rows_makes_room_for_its_first_values():
+    def observer():
+        return torch.ao.quantization.default_fused_per_channel_wt_fake_quant()
+
+    mine, theirs = observer(), observer()
+    compiled = turret.compile(mine, options={"on_error": "raise"})
+    for step in range(1, 4):
+        x = torch.arange(12.0).view(3, 4) / step
+        torch.testing.assert_close(compiled(x), theirs(x))
+        torch.testing.assert_close(dict(mine.named_buffers()), dict(theirs.named_buffers()))

@@ -45,3 +45,32 @@ def test_a_result_of_the_right_size_is_in_the_graph():
         x, o = torch.randn(n, n), torch.empty(n, n).t()
         found = compiled(x, o)[0]
         assert found is o and torch.equal(o, x * x)
+
+
+MATRIX = torch.tensor([[4.0, 1.0, 0.5], [1.0, 5.0, 2.0], [0.5, 2.0, 6.0]])
+
+
+@pytest.mark.parametrize("name, results", [("qr", 2), ("eigh", 2), ("lu_factor", 2), ("inv", 1), ("cholesky", 1)])
+def test_a_factor_that_fills_an_empty_tensor_has_eager_s_strides(name, results):
+    def program(x):
+        dtypes = (torch.float32, torch.int32 if name == "lu_factor" else torch.float32)
+        made = tuple(torch.empty(0, dtype=dtype) for dtype in dtypes[:results])
+        getattr(torch.linalg, name)(x, out=made if results > 1 else made[0])
+        return made
+
+    for one, other in zip(turret.compile(program)(MATRIX), program(MATRIX), strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("out", [lambda: torch.empty(0), lambda: torch.empty(2, 3).t()], ids=["empty", "as it is"])
+def test_what_an_operation_makes_room_for_by_itself_is_in_the_graph(out):
+    def program(x):
+        made = out()
+        torch.linalg.solve(MATRIX, x, out=made)
+        return made
+
+    x = torch.arange(6.0).view(3, 2)
+    found, expected = turret.compile(program, fullgraph=True, options={"on_error": "raise"})(x), program(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()

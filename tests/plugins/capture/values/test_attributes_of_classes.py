@@ -132,3 +132,38 @@ def test_an_end_that_runs_code_is_where_eager_has_it(program):
 def test_a_class_whose_instances_end_visibly_is_used_as_ever():
     kept = Ends(3)
     check(lambda x: x * kept.number, X)
+
+
+class SaysDict:
+    @property
+    def __class__(self):
+        return dict
+
+
+class SaysList:
+    __class__ = list
+
+
+class SaysTuple:
+    def __getattribute__(self, name):
+        return tuple if name == "__class__" else object.__getattribute__(self, name)
+
+
+class SaysLinear(torch.nn.Module):
+    @property
+    def __class__(self):
+        return torch.nn.Linear
+
+
+@pytest.mark.parametrize("kind", [SaysDict, SaysList, SaysTuple, SaysLinear])
+def test_an_object_may_say_that_it_is_of_another_class_and_type_does_not_ask_it(kind):
+    def told(x, given):
+        said = isinstance(given, (dict, list, tuple, torch.nn.Linear)), isinstance(given, kind), type(given) is kind
+        return x + 1, *said, given.__class__.__name__
+
+    def made(x, _):
+        return told(x, kind())
+
+    given = kind()
+    for program in (told, made):
+        assert_same(Observed(program)(torch.ones(2), given), program(torch.ones(2), given))
