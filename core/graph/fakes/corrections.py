@@ -272,7 +272,7 @@ def _loss_of_images(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any
 
 
 def _squeeze_in_place(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """``squeeze_`` of symbolic sizes: torch's kernel for the CPU crashes on them, its implementation in Python does not."""
+    """``squeeze_`` of symbolic sizes, on which torch's kernel for the CPU crashes and its code in Python does not."""
     with enable_python_dispatcher():
         return run(args, kwargs)
 

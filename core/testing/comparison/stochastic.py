@@ -98,8 +98,8 @@ class Perturbed(TorchDispatchMode):
     runs the operations of ``_BY_PATH`` as they are, one on the kernels' scalar path, and one on their vector path.
     Six samples move each element by itself and the next six move equal elements alike, as an operation does that
     rounds: the variance of equal elements is 0 in some runs and not in others, and never is with the former.  One of
-    twelve moves nothing, and differs in paths and orders alone: a mean that is 0 as a sum over a count, and the rounding
-    of a running mean in eager, is 0 in no other.
+    twelve moves nothing, and differs in paths and orders alone: in no other is a mean 0 that is so as a sum over a
+    count, and a rounding of the running mean in eager.
     """
 
     def __init__(self, seed: int) -> None:
