@@ -576,8 +576,8 @@ class GraphRecorder:
         limited = self.within_limits(fakes, named_fakes)
         parts = _parts_of([*args, *kwargs.values()])
         relaid = self._relaid(op, target, args)
-        ran = (op, target) if relaid is None else ("call_function", functools.partial(laid_out, target))
-        result = self._run(*ran, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
+        kind, ran = (op, target) if relaid is None else ("call_function", functools.partial(laid_out, target))
+        result = self._run(kind, ran, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
         if limited is not None:
             limited.assert_limits([*parts])
         if self._is_resized(results, fakes):
