@@ -63,9 +63,11 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: An
 
     names = [argument.name for argument in func._schema.arguments]
     with no_dispatch(), torch.no_grad():
-        given = [2 if name == _STEPS else small(value) for name, value in zip(names, args, strict=False)]
+        given = {name: small(value) for name, value in (*zip(names, args, strict=False), *kwargs.items())}
+        if _STEPS in given:
+            given[_STEPS] = 2
         try:
-            func(*given, **{name: 2 if name == _STEPS else small(value) for name, value in kwargs.items()})
+            func(*[given.pop(name) for name in names[: len(args)]], **given)
         except Exception as error:
             return str(error) if any(words in str(error) for words in _REFUSALS) else ""
     return ""

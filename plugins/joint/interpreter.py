@@ -73,7 +73,7 @@ class CapturedRun:
             recorder.enter_call(node, outer)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             try:
-                if node.op == "call_method" and becomes_a_view(node.target, args[0]) and not _is_one(args[0], inputs):
+                if _is_laid_out(node, args, inputs):
                     _replace(values, args[0], laid_out(str(node.target), *args, **kwargs))
                     values[node] = values[node.args[0]]
                 else:
@@ -150,8 +150,11 @@ def _note_call(refusal: UnsupportedError, node: fx.Node) -> None:
     refusal.call = None if refusal.is_of_control_flow else node.name
 
 
-def _is_one(value: Any, of: Sequence[Any]) -> bool:
-    return any(value is other for other in of)
+def _is_laid_out(node: fx.Node, args: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Whether a call changes the layout in place of a tensor that the module made and that becomes a view by that."""
+    if node.op != "call_method" or not becomes_a_view(node.target, args[0]):
+        return False
+    return not any(args[0] is value for value in inputs)
 
 
 def _replace(values: dict[fx.Node, Any], old: torch.Tensor, new: torch.Tensor) -> None:

@@ -554,14 +554,9 @@ class GraphRecorder:
 
     def _plain_call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
-        if "from" in kwargs:  # a word of Python, which the text of a graph cannot name an argument by
-            args = [*args, *(kwargs[name] for name in ("from", "to") if name in kwargs)]
-            kwargs = {name: value for name, value in kwargs.items() if name not in ("from", "to")}
-        nodes, fakes = [], []
-        for value in sizes_read(self.t, target, args):
-            node, fake = argument(value)
-            nodes.append(node)
-            fakes.append(fake)
+        args, kwargs = _named_in_text(args, kwargs)
+        pairs = [argument(value) for value in sizes_read(self.t, target, args)]
+        nodes, fakes = [node for node, _ in pairs], [fake for _, fake in pairs]
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
             named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
@@ -585,10 +580,10 @@ class GraphRecorder:
         if operands is not None:
             self.known.note(operands, result)
         if relaid is not None:
-            relaid.node, relaid.fake = self.record(op, target, tuple(nodes), named_nodes, result), result
+            relaid.fake = result
+            relaid.node = self.record(op, target, tuple(nodes), named_nodes, result)
             self.by_fake[id(result)] = relaid
-            return relaid
-        return self.result(op, target, tuple(nodes), named_nodes, result)
+        return relaid or self.result(op, target, tuple(nodes), named_nodes, result)
 
     def _relaid(self, op: str, target: Any, args: list[Value]) -> Tensor | None:
         """The tensor that a call lays out in place, where another fake takes its place (``becomes_a_view``)."""
@@ -866,6 +861,14 @@ def _computes_a_number(target: Any, args: list[Value]) -> bool:
     module = getattr(target, "__module__", None)
     on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _named_in_text(args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+    """Arguments of which none is named ``from``, a word of Python, which the text of a graph cannot name one by."""
+    if "from" not in kwargs:
+        return args, kwargs
+    placed = [kwargs[name] for name in ("from", "to") if name in kwargs]
+    return [*args, *placed], {name: value for name, value in kwargs.items() if name not in ("from", "to")}
 
 
 def _refuse_too_large(args: list[Any]) -> None:
