@@ -557,11 +557,7 @@ class GraphRecorder:
         args, kwargs = _named_in_text(args, kwargs)
         pairs = [argument(value) for value in sizes_read(self.t, target, args)]
         nodes, fakes = [node for node, _ in pairs], [fake for _, fake in pairs]
-        named_nodes, named_fakes = {}, {}
-        for name, value in kwargs.items():
-            named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
-        if self.devices and target in device_constructors() and named_fakes.get("device") is None:
-            named_nodes["device"] = named_fakes["device"] = self.devices[-1]
+        named_nodes, named_fakes = self._named(argument, target, kwargs)
         self._note_operator(target)
         _refuse_too_large(fakes)
         results = _shapes_in(named_fakes)
@@ -584,6 +580,17 @@ class GraphRecorder:
             relaid.node = self.record(op, target, tuple(nodes), named_nodes, result)
             self.by_fake[id(result)] = relaid
         return relaid or self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def _named(
+        self, argument: Callable[[Value], tuple[Any, Any]], target: Any, kwargs: dict[str, Value]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Named arguments as nodes and as fakes, with the device of the block where a constructor is given none."""
+        nodes, fakes = {}, {}
+        for name, value in kwargs.items():
+            nodes[name], fakes[name] = argument(self.scalar(target, name, value))
+        if self.devices and target in device_constructors() and fakes.get("device") is None:
+            nodes["device"] = fakes["device"] = self.devices[-1]
+        return nodes, fakes
 
     def _relaid(self, op: str, target: Any, args: list[Value]) -> Tensor | None:
         """The tensor that a call lays out in place, where another fake takes its place (``becomes_a_view``)."""
