@@ -542,7 +542,8 @@ class Writer(Patterns, Settings):
                                 "log.append(type(error).__name__)",
                                 "log.append(error.args)",
                                 "log.append(str(error))",
-                                f"{self.var('list')}.append(error)",
+                                # Without the traceback, whose frames keep what resumed code lets go of.
+                                f"{self.var('list')}.append(error.with_traceback(None))",
                                 "log.append(repr(error))",
                             )
                         )

@@ -8,6 +8,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.plugins.capture.errors import Unsupported
 from turret.torch_compat.fakes import MetaTensorDescriber
 
 
@@ -27,3 +28,13 @@ class _WithoutGradients(MetaTensorDescriber):
         described = super().describe_tensor(t, **options)
         object.__setattr__(described, "grad", None)
         return described
+
+
+def is_recorded_in_part(real: Any) -> bool:
+    """Whether eager records some operations on a tensor and no others, where gradients are recorded."""
+    return isinstance(real, torch.Tensor) and real.is_inference() and real.requires_grad
+
+
+def recorded_in_part() -> Unsupported:
+    """That a graph is not given such a tensor."""
+    return Unsupported("an inference tensor that requires gradients, of which eager records some operations")

@@ -44,7 +44,11 @@ from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.refusals import eager_error, refused_results
 from turret.plugins.capture.facts.versions import Versions
-from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
+from turret.plugins.capture.record.fake_inputs import (
+    fake_mode_without_gradients,
+    is_recorded_in_part,
+    recorded_in_part,
+)
 from turret.plugins.capture.record.histories import FreedGraphs, HookedModules, RetainedGradients
 from turret.plugins.capture.record.memory import guard_offsets, is_empty_and_new
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
@@ -186,13 +190,8 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
     return node
 
 
-def _is_recorded_in_part(real: torch.Tensor) -> bool:
-    records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    return records and real.is_inference() and real.requires_grad
-
-
-def _check_input(real: torch.Tensor) -> None:
-    """Refuse a tensor that a graph cannot be given."""
+def _check_input(real: torch.Tensor, records: bool) -> None:
+    """Refuse a tensor that a graph cannot be given; ``records``: gradients are recorded somewhere in the frame."""
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
         kind = "quantized" if real.is_quantized else real.layout
         raise Unsupported(f"a {kind} tensor as an input")
@@ -200,8 +199,8 @@ def _check_input(real: torch.Tensor) -> None:
         raise Unsupported("a tensor of zeros that has no memory")
     if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
         raise Unsupported("a tensor inside another transformation")
-    if _is_recorded_in_part(real):
-        raise Unsupported("an inference tensor that requires gradients, of which eager records some operations")
+    if records and is_recorded_in_part(real) and not torch.is_inference_mode_enabled():
+        raise recorded_in_part()
     if real._is_view():
         try:
             _ = real.grad_fn
@@ -291,7 +290,7 @@ class GraphRecorder:
 
         ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
         """
-        _check_input(real)
+        _check_input(real, self.t.state.records)
         self._check_base(real)
         held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))

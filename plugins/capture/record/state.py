@@ -13,6 +13,7 @@ import torch
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import ModeChanges, mode_values
 from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.record.fake_inputs import is_recorded_in_part, recorded_in_part
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.torch_compat import settings
 from turret.torch_compat.modes import set_grad_enabled
@@ -44,6 +45,8 @@ class TorchState:
         self.recordings: list[tuple[warnings.catch_warnings, list]] = []
         """For each block under way in which the program records warnings, what records those given meanwhile."""
         self.began_in_inference_mode = torch.is_inference_mode_enabled()
+        self.records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        """Whether gradients are recorded, at the start or somewhere since then."""
         self.inference_blocks: list[_InferenceBlock] = []
         self.switched: list[tuple[Callable, tuple]] = []
         """What was called to switch settings, which alone leads to where they are: torch does not tell of every mix."""
@@ -61,11 +64,18 @@ class TorchState:
             raise self.t.raised_from(error) from None
         if setter in settings.setters:
             self.switched.append((setter, tuple(plain)))
+        if setter is set_grad_enabled and not self.records:
+            self._begin_to_record()
         if setter is set_grad_enabled and self.inference_blocks:
             self._set_gradients_of_graph()
         else:
             self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
         return Constant(None)
+
+    def _begin_to_record(self) -> None:
+        self.records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if self.records and any(is_recorded_in_part(item.real) for item in self.t.recorder.inputs):
+            raise recorded_in_part()
 
     def _note_setting(self, setter: Callable) -> None:
         """A setting is about to be switched: the graph brings back what it is now, which is therefore guarded."""

@@ -305,12 +305,32 @@ def test_a_write_to_what_was_returned_is_taken_and_counted_as_eagers(name, mode)
         assert found == expected, (inference, later, write, place)
 
 
-@pytest.mark.parametrize("grad_mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_results_of_an_inference_tensor_with_gradients_require_them_where_eagers_do(grad_mode):
+def _viewed_in(block):
     def function(x, n):
-        summed, scaled = x.sum(0), x * n
-        return summed, scaled, summed.requires_grad, scaled.requires_grad, x.exp()
+        with block():
+            view = x[:]
+        scaled = view * n
+        return scaled, view.sum(0), scaled.requires_grad, view.requires_grad
 
+    return function
+
+
+def _all_outside(x, n):
+    summed, scaled = x.sum(0), x * n
+    return summed, scaled, summed.requires_grad, scaled.requires_grad, x.exp()
+
+
+_READ_AT_FIRST = {
+    "outside": _all_outside,
+    "without gradients": _viewed_in(torch.no_grad),
+    "with gradients": _viewed_in(torch.enable_grad),
+}
+
+
+@pytest.mark.parametrize("grad_mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("read", _READ_AT_FIRST)
+def test_results_of_an_inference_tensor_with_gradients_require_them_where_eagers_do(grad_mode, read):
+    function = _READ_AT_FIRST[read]
     with torch.inference_mode():
         x = torch.ones(4, 3).requires_grad_()
     compiled = turret.compile(function)
