@@ -282,6 +282,7 @@ def test_a_loss_by_margins_has_eagers_shape(loss: Callable, shape: tuple[int, ..
         assert found.shape == loss(x, target, reduction=reduction).shape
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (2, 1), (1, 3), (2, 3), (3, 3), (1, 2, 3)])
 @pytest.mark.parametrize("function", [torch.addmm, torch.addmv])
