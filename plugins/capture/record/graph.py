@@ -566,8 +566,8 @@ class GraphRecorder:
         limited = self.within_limits(fakes, named_fakes)
         parts = _parts_of([*args, *kwargs.values()])
         relaid = self._relaid(op, target, args)
-        kind, ran = (op, target) if relaid is None else ("call_function", functools.partial(laid_out, target))
-        result = self._run(kind, ran, fakes, named_fakes, limited or contextlib.nullcontext(), parts)
+        ask = _asked if relaid is None else _laid_out
+        result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext(), parts, ask)
         if limited is not None:
             limited.assert_limits([*parts])
         if self._is_resized(results, fakes):
@@ -644,8 +644,9 @@ class GraphRecorder:
         named_fakes: dict[str, Any],
         limits: contextlib.AbstractContextManager,
         parts: Iterator[Value],
+        ask: Callable[[str, list, dict[str, Any]], Any],
     ) -> Any:
-        """What a call gives for fake values; ``parts`` are those of the program's."""
+        """What a call gives for fake values; ``parts`` are those of the program's, ``ask`` calls a method."""
         try:
             check_positions(target, fakes, named_fakes, self.known)
             guard_offsets(self.t, target, fakes)
@@ -654,7 +655,7 @@ class GraphRecorder:
                 if made is not NotImplemented:
                     return made
                 if op == "call_method":
-                    return getattr(fakes[0], target)(*fakes[1:], **named_fakes)
+                    return ask(target, fakes, named_fakes)
                 refused = refused_results(target, fakes, named_fakes)
                 if refused is None:
                     return target(*fakes, **named_fakes)
@@ -867,6 +868,14 @@ def _computes_a_number(target: Any, args: list[Value]) -> bool:
     module = getattr(target, "__module__", None)
     on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _asked(method: str, fakes: list, named: dict[str, Any]) -> Any:
+    return getattr(fakes[0], method)(*fakes[1:], **named)
+
+
+def _laid_out(method: str, fakes: list, named: dict[str, Any]) -> torch.Tensor:
+    return laid_out(method, *fakes, **named)
 
 
 def _named_in_text(args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:

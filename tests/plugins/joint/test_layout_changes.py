@@ -112,3 +112,18 @@ def test_a_change_without_gradients_of_what_has_views_leaves_no_gradient_as_in_e
     for results in (expected, found):
         with pytest.raises(RuntimeError, match="invalid gradient"):
             torch.autograd.grad([r.sum() for r in results], x)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_view_that_is_laid_out_from_the_start_of_its_memory_is_so_for_every_input(computed):
+    def program(x):
+        view = (x * 1)[1:] if computed else x[1:]
+        view.as_strided_((2,), (1,), 0)
+        return view * 2
+
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    whole = torch.arange(12.0, requires_grad=True)
+    for start in (0, 3, 5):
+        results = [function((whole * 1)[start : start + 4]) for function in (program, compiled)]
+        torch.testing.assert_close(results[1], results[0])
+        torch.testing.assert_close(*(torch.autograd.grad(r.sum(), whole)[0] for r in results))
