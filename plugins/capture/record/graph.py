@@ -596,7 +596,9 @@ class GraphRecorder:
         if op != "call_method" or target not in LAYOUT_CHANGES:
             return None
         value = args[0].realize()
-        if type(value) is not Tensor or value.real is not None or value.node.graph is not self.graph:
+        if type(value) is not Tensor or value.real is not None or value.outer is not None:
+            return None
+        if value.node.graph is not self.graph:  # others would not find the node that takes its place
             return None
         return value if value.fake.requires_grad and becomes_a_view(target, value.fake) else None
 
