@@ -66,7 +66,7 @@ def becomes_a_view(method: Any, tensor: torch.Tensor) -> bool:
     return not is_plain and torch.is_grad_enabled() and not tensor.is_leaf
 
 
-def laid_out(method: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def laid_out(method: str, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The view that a tensor becomes where such a method changes its layout.
 
     Autograd asks for the history of a view anew, so that it has one where gradients are not recorded, too.

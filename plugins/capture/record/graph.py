@@ -566,7 +566,7 @@ class GraphRecorder:
         limited = self.within_limits(fakes, named_fakes)
         parts = _parts_of([*args, *kwargs.values()])
         relaid = self._relaid(op, target, args)
-        ask = _asked if relaid is None else _laid_out
+        ask = _asked if relaid is None else laid_out
         result = self._run(op, target, fakes, named_fakes, limited or contextlib.nullcontext(), parts, ask)
         if limited is not None:
             limited.assert_limits([*parts])
@@ -646,7 +646,7 @@ class GraphRecorder:
         named_fakes: dict[str, Any],
         limits: contextlib.AbstractContextManager,
         parts: Iterator[Value],
-        ask: Callable[[str, list, dict[str, Any]], Any],
+        ask: Callable[..., Any],
     ) -> Any:
         """What a call gives for fake values; ``parts`` are those of the program's, ``ask`` calls a method."""
         try:
@@ -657,7 +657,7 @@ class GraphRecorder:
                 if made is not NotImplemented:
                     return made
                 if op == "call_method":
-                    return ask(target, fakes, named_fakes)
+                    return ask(target, *fakes, **named_fakes)
                 refused = refused_results(target, fakes, named_fakes)
                 if refused is None:
                     return target(*fakes, **named_fakes)
@@ -872,12 +872,8 @@ def _computes_a_number(target: Any, args: list[Value]) -> bool:
     return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
 
 
-def _asked(method: str, fakes: list, named: dict[str, Any]) -> Any:
-    return getattr(fakes[0], method)(*fakes[1:], **named)
-
-
-def _laid_out(method: str, fakes: list, named: dict[str, Any]) -> torch.Tensor:
-    return laid_out(method, *fakes, **named)
+def _asked(method: str, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, method)(*args, **kwargs)
 
 
 def _named_in_text(args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:

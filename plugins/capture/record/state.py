@@ -23,6 +23,11 @@ _QUIET = frozenset({torch.clear_autocast_cache, log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""
 
 
+def _are_recorded() -> bool:
+    """Whether autograd records gradients now."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
 @attrs.frozen(eq=False)
 class _InferenceBlock:
     """A block of ``torch.inference_mode`` under way: what ends it, the step of the root frame that entered it, and
@@ -45,7 +50,7 @@ class TorchState:
         self.recordings: list[tuple[warnings.catch_warnings, list]] = []
         """For each block under way in which the program records warnings, what records those given meanwhile."""
         self.began_in_inference_mode = torch.is_inference_mode_enabled()
-        self.records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        self.records = _are_recorded()
         """Whether gradients are recorded, at the start or somewhere since then."""
         self.inference_blocks: list[_InferenceBlock] = []
         self.switched: list[tuple[Callable, tuple]] = []
@@ -73,7 +78,7 @@ class TorchState:
         return Constant(None)
 
     def _begin_to_record(self) -> None:
-        self.records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        self.records = _are_recorded()
         if self.records and any(is_recorded_in_part(item.real) for item in self.t.recorder.inputs):
             raise recorded_in_part()
 
@@ -136,7 +141,7 @@ class TorchState:
 
     def _set_gradients_of_graph(self) -> None:
         """In inference mode autograd records nothing, whatever the program says of gradients."""
-        recorded = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        recorded = _are_recorded()
         self.t.recorder.graph.create_node("call_function", set_grad_enabled, (recorded,), {})
 
     def changes(self) -> list[tuple[Callable, tuple, tuple, tuple]]:
