@@ -289,33 +289,48 @@ def accumulator_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
 Reducer = Callable[[ReductionKind, tuple[Var, ...], Expr], Expr]
 
 
-def plain_reduction(
-    node: Expr, make: Reducer = reduce, computed_alike: Callable[[Expr], Expr] = lambda value: value
-) -> Expr | None:
+def plain_reduction(node: Expr, make: Reducer = reduce) -> Expr | None:
     """A Welford or arg reduction as plain ones, made by ``make``; None for other nodes.
 
-    A moment is two sums (the second around the mean); an arg reduction is the best value and its first position, for
-    which values that are computed twice must come out equal: ``computed_alike`` sees to it.
+    A moment is two sums and then one around their mean; an arg reduction is the best value and its first position, for
+    which a value that is computed twice must come out equal.
     """
     if node.op == "part" and node.args[0].op == "reduce":
-        return _moment(node, make)
+        return plain_moment(node, make)
     if node.op == "reduce" and node.payload.kind in ("argmin", "argmax"):
-        return _first_best(node, make, computed_alike(node.args[0]))
+        return _first_best(node, make)
     return None
 
 
-def _moment(node: Expr, make: Reducer) -> Expr:
+def plain_moment(node: Expr, make: Reducer = reduce) -> Expr:
+    """The mean, or the sum of squares around it, by the corrected two-pass algorithm (Chan, Golub and LeVeque, 1983).
+
+    The sum of the differences from the mean, which rounding alone keeps from 0, corrects both.  Where all elements are
+    equal, it says how far rounding took the mean from them: so few units in their last place that no term is rounded.
+    The mean is their value, then, and the variance 0, as eager's running mean has them.
+    """
     welford = node.args[0]
     variables, value = welford.payload.variables, welford.args[0]
     count = size_value(product(v.extent for v in variables), value.dtype)
-    mean = call("div", make("sum", variables, value), count)
-    if node.payload == "mean":
-        return mean
-    return make("sum", variables, call("square", call("sub", value, mean)))
+    near = call("div", make("sum", variables, value), count)
+    apart = call("sub", value, near)
+    rest = make("sum", variables, apart)
+    squares = make("sum", variables, call("square", apart))
+    return corrected_moment(node.payload, near, rest, call("div", rest, count), squares)
 
 
-def _first_best(node: Expr, make: Reducer, value: Expr) -> Expr:
-    number, variables = node.args[1], node.payload.variables
+def corrected_moment(which: str, near: Expr, rest: Expr, off: Expr, squares: Expr) -> Expr:
+    """A moment by the differences from ``near``: their sum, mean and sum of squares.
+
+    An infinite mean is what it is; the differences from it are NaN.
+    """
+    if which == "mean":
+        return call("where", call("isnan", off), near, call("add", near, off))
+    return call("max", call("sub", squares, call("mul", rest, off)), constant(0, near.dtype))
+
+
+def _first_best(node: Expr, make: Reducer) -> Expr:
+    value, number, variables = *node.args, node.payload.variables
     best = make("max" if node.payload.kind == "argmax" else "min", variables, value)
     hit = call("eq", value, best)
     if value.dtype.is_floating_point:

@@ -143,6 +143,8 @@ class Perturbed(TorchDispatchMode):
         """The result as other kernels and other orders of operations may have it where equal elements err alike."""
         if name in _ACCUMULATING:
             result = _in_double(func, args, kwargs, result)
+        if name == "tan":
+            result = torch.where(_at_pole(args[0]), torch.inf, result)
         if name in _NORM_GRADIENTS:
             result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
         if func._schema.is_mutable:
@@ -249,11 +251,17 @@ class Perturbed(TorchDispatchMode):
 
 
 def _in_double(func: Any, args: tuple, kwargs: dict, result: Tensor) -> Tensor:
-    """A result of float32 computed in float64; others, and those of an asked-for dtype, as they are."""
-    if result.dtype != torch.float32 or kwargs.get("dtype") is not None:
+    """A result of float32 computed in float64; others, and those of another dtype than their operand, as they are."""
+    if result.dtype != torch.float32 or kwargs.get("dtype", args[0].dtype) not in (None, args[0].dtype):
         return result
+    kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
     wide = pytree.tree_map_only(Tensor, lambda t: t.to(torch.float64) if t.is_floating_point() else t, args)
     return torch.empty_like(result).copy_(func(*wide, **kwargs))
+
+
+def _at_pole(angle: Tensor) -> Tensor:
+    """Where a tangent has any value, of any sign, within what rounding does to the angle."""
+    return angle.cos().abs() <= ULPS * torch.finfo(angle.dtype).eps * angle.abs()
 
 
 def _centred(value: Tensor) -> Tensor:

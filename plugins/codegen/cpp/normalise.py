@@ -43,7 +43,6 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.cpp.emission.operators import calls_vector_math
 
 SHORT_ROW = 16
 """Rows and local reductions of at most this many elements are unrolled ..."""
@@ -77,7 +76,7 @@ class _Simplifier:
         """The simpler form of a node whose operands are simple already."""
         if node.op == "load":
             return flat_load(node, self.tensors)
-        plain = plain_reduction(node, self._reduce, lambda value: rewrite(value, replace=_alone))
+        plain = plain_reduction(node, self._reduce)
         if plain is not None or node.op != "reduce" or node.payload.kind == "welford":
             return plain
         return self._reduce(node.payload.kind, node.payload.variables, node.args[0])
@@ -86,11 +85,6 @@ class _Simplifier:
         if variables and frozenset(variables) == self.row:
             return Expr.make("row", (value,), value.dtype, kind)
         return reduce(kind, variables, value)
-
-
-def _alone(node: Expr) -> Expr | None:
-    """A call of vector math as one for each element: what is computed twice and compared must be equal to the bit."""
-    return Expr.make("alone", node.args, node.dtype, node.op) if calls_vector_math(node) else None
 
 
 def _has_rows(nest: Nest) -> bool:

@@ -14,7 +14,7 @@ from turret.ir.index import Div, Mod, Size, Value, Var
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.emission.dtypes import accumulator, ctype
 from turret.plugins.codegen.cpp.emission.facts import Facts
-from turret.plugins.codegen.cpp.emission.operators import alone_text, bitcast_text, combine_text, scalar_text
+from turret.plugins.codegen.cpp.emission.operators import bitcast_text, combine_text, scalar_text
 from turret.plugins.codegen.cpp.emission.scopes import Scope
 
 EXTENT_WORDS = 3
@@ -64,10 +64,6 @@ class Emitter(CEmitter):
     def extent(self, tensor: str) -> str:
         """What a check is handed: the words that say how far a tensor's memory reaches, and the report."""
         return f"bounds + {EXTENT_WORDS * list(self.pointers).index(tensor)}, report"
-
-    def write_alone(self, expr: Expr, scope: Scope, mask: Mask) -> str:
-        args = [self.value(arg, scope, mask) for arg in expr.args]
-        return alone_text(Expr.make(expr.payload, expr.args, expr.dtype), args)
 
     def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:  # type: ignore[override]
         state = self.scan_states[expr].replace("@", self.lane_slot)

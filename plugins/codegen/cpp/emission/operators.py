@@ -6,14 +6,13 @@ functions (``f`` for float), ``{T}`` for the value type and ``{U}`` for its unsi
 
 from __future__ import annotations
 
-import re
-
 from turret.errors import UnsupportedError
 from turret.graph.scalar_ops import COMBINED_BY
 from turret.ir.emit.op_texts import OpTexts
 from turret.ir.expr import OPS, Expr
 from turret.plugins.codegen.cpp.emission.dtypes import CType, ctype
-from turret.plugins.codegen.cpp.emission.prelude import PARTS, VECTOR_MATH
+from turret.plugins.codegen.cpp.emission.libmvec import VECTOR_MATH
+from turret.plugins.codegen.cpp.emission.prelude import PARTS
 
 _COMPARISONS = {
     "eq": "{0} == {1}",
@@ -158,21 +157,6 @@ def _kinds(where: CType) -> list[str]:
     return ["half"] * bool(where.half) + ["float32"] * (where.suffix == "f") + [where.kind]
 
 
-def calls_vector_math(expr: Expr) -> bool:
-    """Whether the C++ of an op may call a function of the C library with a whole vector."""
-    if expr.op not in OPS or not expr.dtype.is_floating_point or expr.op == "masked":
-        return False
-    return _VECTOR_CALL.search(scalar_text(expr, ["x"] * len(expr.args))) is not None
-
-
-def alone_text(expr: Expr, args: list[str]) -> str:
-    """``scalar_text`` with such functions called for one element at a time."""
-    return _VECTOR_CALL.sub(r"alone_\1(", scalar_text(expr, args))
-
-
-_VECTOR_CALL = re.compile(rf"\b((?:{'|'.join(sorted(VECTOR_MATH))})f?)\(")
-
-
 def bitcast_text(value: str, source: CType, target: CType) -> str:
     """The bits of ``value`` as another dtype of the same width."""
     bits = source.pack(value) if source.half or source.kind == "bool" else value
@@ -196,7 +180,6 @@ _OWN_COSTS = {
     "sigmoid": 16,
     **dict.fromkeys(["floordiv", "mod", "fmod", "lgamma", "nextafter"], 30),
     "random": 40,
-    "alone": 40,
     "const": 0,
 }
 """Where the text costs something else than the op: longer ones, and functions that have no vectors here."""

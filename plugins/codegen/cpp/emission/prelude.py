@@ -10,25 +10,13 @@ import re
 
 import torch
 
-from turret.ir import OPS
+from turret.plugins.codegen.cpp.emission import libmvec
 from turret.plugins.codegen.cpp.emission.dtypes import ctype
 from turret.plugins.codegen.cpp.emission.vector_math import VECTOR_MATH_PARTS, transpose_part
 
-HEADER = """\
+HEADER = f"""\
 #include <stdint.h>
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#if __GLIBC_PREREQ(2, 35)
-#define VECTOR_MATH __attribute__((simd("notinbranch"), const))
-#define VECTOR_MATH_OLD __attribute__((simd("notinbranch"), const))
-#elif __GLIBC_PREREQ(2, 22)
-#define VECTOR_MATH __attribute__((const))
-#define VECTOR_MATH_OLD __attribute__((simd("notinbranch"), const))
-#endif
-#endif
-#ifndef VECTOR_MATH
-#define VECTOR_MATH __attribute__((const))
-#define VECTOR_MATH_OLD __attribute__((const))
-#endif
+{libmvec.HEADER}\
 #if defined(__GNUC__) && !defined(__clang__)
 #define BRIEFLY __attribute__((optimize("O1")))  // for code that runs once
 #else
@@ -37,56 +25,15 @@ HEADER = """\
 #define INLINE static inline __attribute__((always_inline))
 """
 
-_SCALAR_MATH = ["fmod", "lgamma_r", "nextafter"]
-_OLD_VECTOR_MATH = ["exp", "log", "sin", "cos", "pow"]
-_NEW_VECTOR_MATH = [
-    "exp2",
-    "expm1",
-    "log2",
-    "log10",
-    "log1p",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "atan2",
-    "hypot",
-]
-VECTOR_MATH = frozenset((*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH))
-"""Functions of the C library, named as the scalar ops are, that compilers call with a whole vector."""
-
-
-def _prototypes() -> dict[str, str]:
-    table = {}
-    for name in (*_SCALAR_MATH, *_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH):
-        mark = "VECTOR_MATH_OLD " if name in _OLD_VECTOR_MATH else "VECTOR_MATH " if name in _NEW_VECTOR_MATH else ""
-        for kind, suffix in (("float", "f"), ("double", "")):
-            symbol = "lgammaf_r" if (name, suffix) == ("lgamma_r", "f") else name + suffix
-            arguments = f"{kind}, int*" if name == "lgamma_r" else ", ".join([kind] * OPS[name].arity)
-            table[symbol] = f'extern "C" {mark}{kind} {symbol}({arguments}) noexcept;'
-    return table
-
-
-def _alone() -> dict[str, str]:
-    """The functions that have vectors of their own, one element at a time: a vector's last bits may differ."""
-    table = {}
-    for name in (*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH):
-        for kind, suffix in (("float", "f"), ("double", "")):
-            names = "xy"[: OPS[name].arity]
-            taken, given = ", ".join(f"{kind} {n}" for n in names), ", ".join(names)
-            table[f"alone_{name}{suffix}"] = (
-                f"static __attribute__((noinline, const)) {kind} alone_{name}{suffix}({taken}) noexcept "
-                f"{{ return {name}{suffix}({given}); }}"
-            )
-    return table
+_SCALAR_MATH = {
+    "fmodf": "float, float",
+    "fmod": "double, double",
+    "lgammaf_r": "float, int*",
+    "lgamma_r": "double, int*",
+    "nextafterf": "float, float",
+    "nextafter": "double, double",
+}
+"""Functions of the C library without vectors: their arguments."""
 
 
 BLAS_PRODUCTS = {torch.float32: "blas_sgemm", torch.float64: "blas_dgemm"}
@@ -107,9 +54,9 @@ def _blas() -> dict[str, str]:
 
 
 PARTS: dict[str, str] = {
-    **_prototypes(),
+    **libmvec.PARTS,
+    **{name: f'extern "C" {of.split(",")[0]} {name}({of}) noexcept;' for name, of in _SCALAR_MATH.items()},
     **_blas(),
-    **_alone(),
     "bits_of": """\
 template <class To, class From> INLINE To bits_of(From value) { return __builtin_bit_cast(To, value); }""",
     **VECTOR_MATH_PARTS,

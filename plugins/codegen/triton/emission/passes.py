@@ -160,16 +160,18 @@ class _Carried:
         """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         (lane_mean, lane_m2), count = self.names, self._lane_count(scope)
-        whole = emitter.count((writer.row.variable,), triton_type(node.dtype).register)
         total = writer.collapsed("tl.sum", f"{lane_mean} * {count}")
-        mean = emitter.fresh("mean")
-        scope.line(f"{mean} = {total} / {whole}")
-        off = emitter.fresh("off")
-        scope.line(f"{off} = {lane_mean} - {mean}")
-        m2 = emitter.fresh("m2")
-        scope.line(f"{m2} = {writer.collapsed('tl.sum', f'{lane_m2} + {count} * {off} * {off}')}")
-        for which, name in (("mean", mean), ("m2", m2)):
-            scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
+        near, apart, rest, off = (emitter.fresh(stem) for stem in ("near", "apart", "rest", "off"))
+        scope.line(f"{near} = {writer.over_row(total, node.dtype)}")
+        scope.line(f"{apart} = {lane_mean} - {near}")
+        scope.line(f"{rest} = {writer.collapsed('tl.sum', f'{count} * {apart}')}")
+        scope.line(f"{off} = {writer.over_row(rest, node.dtype)}")
+        squares = writer.collapsed("tl.sum", f"{lane_m2} + {count} * {apart} * {apart}")
+        for which, text in (
+            ("mean", f"corrected_mean({near}, {off})"),
+            ("m2", f"corrected_squares({squares}, {rest}, {off})"),
+        ):
+            emitter.named(scope, (Expr.make("part", (node,), node.dtype, which), None), which, text)
 
     def _lane_count(self, scope: Scope) -> str:
         """How many elements each lane of the block has seen."""

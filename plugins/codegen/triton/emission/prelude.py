@@ -99,6 +99,15 @@ def argmin_of(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
+def corrected_mean(near, off):
+    return tl.where(off != off, near, near + off)  # an infinite mean is what it is
+
+
+def corrected_squares(squares, rest, off):
+    corrected = squares - rest * off
+    return tl.where(corrected < 0, 0.0, corrected)
+
+
 def random_words(seed, linear, stream):
     c0 = (linear & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((linear >> 32) & 0xFFFFFFFF).to(tl.uint32)

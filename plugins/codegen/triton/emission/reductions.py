@@ -88,21 +88,28 @@ class RowWriter:
         return from_accumulator(self.total(node.payload.kind, dtype, value), dtype, node.dtype)
 
     def _moments(self, node: Expr, scope: Scope, which: str) -> str:
-        """Mean, or sum of squared differences from it: two reductions, exact and without divisions by element."""
+        """Mean, or sum of squared differences from it: sums, without divisions by element.
+
+        Those of the differences correct both, as in ``turret.ir.nest.plain_moment``.
+        """
         emitter, dtype = self.emitter, node.dtype
         value = self.element(node.args[0], dtype, scope)
-        key = ("mean", node)
-        if key not in scope.names:
-            mean = f"{self.collapsed('tl.sum', self.inside(value, '0.0', scope))}"
-            count = emitter.count((self.row.variable,), triton_type(dtype).register)
-            divided = f"tl.div_rn({mean}, {count})" if dtype == torch.float32 else f"{mean} / {count}"
-            emitter.named(scope, key, "mean", divided)
+        if ("mean", node) not in scope.names:
+            total = self.collapsed("tl.sum", self.inside(value, "0.0", scope))
+            near = emitter.named(scope, ("near", node), "near", self.over_row(total, dtype))
+            apart = emitter.named(scope, ("apart", node), "d", self.inside(f"{value} - {near}", "0.0", scope))
+            rest = emitter.named(scope, ("rest", node), "rest", self.collapsed("tl.sum", apart))
+            off = emitter.named(scope, ("off", node), "off", self.over_row(rest, dtype))
+            emitter.named(scope, ("mean", node), "mean", f"corrected_mean({near}, {off})")
         if which == "mean":
-            return scope.names[key]
-        centred = emitter.named(
-            scope, ("centred", node), "d", self.inside(f"{value} - {scope.names[key]}", "0.0", scope)
-        )
-        return self.collapsed("tl.sum", f"{centred} * {centred}")
+            return scope.names["mean", node]
+        apart, rest, off = (scope.names[name, node] for name in ("apart", "rest", "off"))
+        return f"corrected_squares({self.collapsed('tl.sum', f'{apart} * {apart}')}, {rest}, {off})"
+
+    def over_row(self, total: str, dtype: torch.dtype) -> str:
+        """A sum over the number of the row's elements."""
+        count = self.emitter.count((self.row.variable,), triton_type(dtype).register)
+        return f"tl.div_rn({total}, {count})" if dtype == torch.float32 else f"{total} / {count}"
 
     def candidates(self, node: Expr, scope: Scope) -> tuple[str, str]:
         """Values and numbers of an arg reduction, with those beyond the row's end never the best."""

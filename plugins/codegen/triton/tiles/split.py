@@ -15,9 +15,9 @@ import torch
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import operand_guard
-from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
+from turret.ir.expr import Expr, call, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
-from turret.ir.nest import Nest
+from turret.ir.nest import Nest, corrected_moment, plain_moment
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
@@ -316,15 +316,23 @@ class _Splitter:
         return attrs.evolve(node.payload, variables=self.local)
 
     def _moments(self, node: Expr, partial: list[Store], finals: dict[Expr, Expr]) -> None:
-        """Means and squares of parts of equal length: the whole's mean is theirs, its squares add their distances."""
+        """Means and squares of parts of equal length: the whole's mean is theirs, its squares add their distances.
+
+        Both are corrected as in ``plain_moment``.
+        """
         dtype, over = node.dtype, (self.piece,)
         own = Expr.make("reduce", (self._moved(node.args[0]),), dtype, self._over(node))
         means, squares = (self._hand_on(part(own, which), partial) for which in ("mean", "m2"))
         count = size_value(product(v.extent for v in self.local), dtype)
-        mean = call("div", reduce("sum", over, means), constant(float(self.parts), dtype))
-        apart = call("mul", count, call("square", call("sub", means, mean)))
-        finals[part(node, "mean")] = mean
-        finals[part(node, "m2")] = reduce("sum", over, call("add", squares, apart))
+        parts = constant(float(self.parts), dtype)
+        near = call("div", reduce("sum", over, means), parts)
+        apart = call("sub", means, near)
+        rest = reduce("sum", over, apart)
+        distances = call("mul", count, call("square", apart))
+        total = reduce("sum", over, call("add", squares, distances))
+        for which in ("mean", "m2"):
+            corrected = corrected_moment(which, near, call("mul", count, rest), call("div", rest, parts), total)
+            finals[part(node, which)] = corrected
 
 
 def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -> tuple[Store, ...]:
@@ -332,15 +340,8 @@ def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -
 
 
 def _plain_moments(node: Expr) -> Expr | None:
-    """Welford as two sums, for parts of unequal length."""
-    if node.op != "part" or node.args[0].op != "reduce":
-        return None
-    variables, value = node.args[0].payload.variables, node.args[0].args[0]
-    count = size_value(product(v.extent for v in variables), value.dtype)
-    mean = call("div", reduce("sum", variables, value), cast(count, value.dtype))
-    if node.payload == "mean":
-        return mean
-    return reduce("sum", variables, call("square", call("sub", value, mean)))
+    """Welford as sums, for parts of unequal length."""
+    return plain_moment(node) if node.op == "part" and node.args[0].op == "reduce" else None
 
 
 def _free(stem: str, taken: set[str]) -> str:

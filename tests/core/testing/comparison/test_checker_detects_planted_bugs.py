@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -424,3 +425,31 @@ def test_whether_the_running_mean_of_numbers_that_cancel_is_exactly_zero_is_left
     assert_same(running, plain, lambda: x)
     with pytest.raises(Mismatch):
         assert_same(lambda x: torch.var_mean(x - 2, 1)[1].all(), lambda x: ~inverted(x), lambda: x)
+
+
+def test_what_a_sum_of_too_large_numbers_comes_to_is_left_to_its_order():
+    largest = torch.finfo(torch.float32).max
+    x = torch.tensor([[largest, largest, -largest, -largest, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
+
+    def forwards(x: Tensor) -> Tensor:
+        return x.sum(1, dtype=torch.float32)
+
+    def in_turn(x: Tensor) -> Tensor:
+        return x[:, [0, 2, 1, 3, 4]].cumsum(1)[:, -1].contiguous()
+
+    assert not torch.equal(forwards(x).nan_to_num(0.5), in_turn(x).nan_to_num(0.5))
+    assert_same(forwards, in_turn, lambda: x, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(forwards, lambda x: in_turn(x) + torch.tensor([0.0, 1e-3]), lambda: x, calls=1)
+
+
+def test_a_tangent_beside_a_pole_is_on_either_side_of_it():
+    beside = torch.tensor([math.pi / 2, 1.0]).to(torch.bfloat16)
+
+    def other_side(x: Tensor) -> Tensor:
+        return (x.float() * (1 + 2**-10)).tan().to(x.dtype)
+
+    assert beside.tan()[0] > 0 > other_side(beside)[0]
+    assert_same(torch.tan, other_side, lambda: beside, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(torch.tan, lambda x: other_side(x) * torch.tensor([1.0, 1.2]), lambda: beside, calls=1)

@@ -119,7 +119,7 @@ def test_short_rows_and_loops_stay_as_they_are() -> None:
 
 
 def test_rows_of_small_kernels_are_merged_where_there_are_many() -> None:
-    drawn = [layer_norm(64, width) for width in (128, 192, 256, 320)]
+    drawn = [layer_norm(32, width) for width in (128, 192, 256, 320)]
     (apart, many), (together, few) = results(drawn, merge=False), results(drawn, merge=True)
     assert (many, few) == (4, 1)
     assert all(map(torch.equal, apart, together))

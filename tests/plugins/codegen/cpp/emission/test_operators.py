@@ -35,6 +35,30 @@ def test_inexact_functions_are_within_some_units_in_the_last_place(dtype: torch.
     check([case_of(op, dtype) for op in LOOSE], threads=(1,), rtol=rtol, atol=1e-38)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_an_element_gives_does_not_depend_on_where_it_lies(dtype: torch.dtype) -> None:
+    """In whole vectors, in what is left over of a row, in a vector of fewer lanes, and by itself."""
+    ops = [op for op in ops_of(dtype) if OPS[op].cost != "cheap"]
+    i = Var("i", 40)
+    numbers = torch.cat([torch.rand(23, generator=torch.Generator().manual_seed(0)) * 3, torch.tensor([0.5] * 17)])
+    cases: list[Case] = []
+    for op in ops:
+        for length in (37, 8, 4, 1):
+            j = Var("j", length)
+            columns = [(numbers + k)[:, None].expand(40, 40).to(dtype).contiguous() for k in range(OPS[op].arity)]
+            inputs = dict(zip("xy", (column[:, :length] for column in columns), strict=False))
+            value = call(op, *(element(name, x, i, j) for name, x in inputs.items()))
+            cases.append(pointwise(value, (i, j), inputs, f"{op}{length}"))
+    library = build_cases(cases)
+    for case in cases:
+        assert run(library, case) == 0
+    for op, (first, *others) in zip(ops, zip(*[iter(cases)] * 4, strict=True), strict=True):
+        by_value = first.tensors["out"][:, :1]
+        for case in (first, *others):
+            same = (case.tensors["out"] == by_value) | (case.tensors["out"].isnan() & by_value.isnan())
+            assert same.all(), f"{op} in rows of {case.tensors['out'].shape[1]}"
+
+
 def test_table_covers_every_op() -> None:
     covered = {op for dtype in DTYPES for op in ops_of(dtype)} | {"where", "masked"}
     assert covered == set(OPS)

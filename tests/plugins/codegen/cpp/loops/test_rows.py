@@ -8,6 +8,8 @@ import math
 import pytest
 import sympy
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.codegen.cpp.kernel_lab import Case, build_cases, check, declare, element, evaluate, run
@@ -180,6 +182,31 @@ def test_variance_of_large_offsets_does_not_cancel() -> None:
     check(
         [Case(Kernel("var", (i,), (j,), (Store("out", (i.index,), expr),)), {"x": x, "out": torch.zeros(4)})], rtol=1e-4
     )
+
+
+@settings(max_examples=5)
+@given(st.data())
+def test_equal_elements_have_their_value_as_mean_and_no_variance(drawn: st.DataObject) -> None:
+    cases = []
+    for number in range(12):
+        dtype = drawn.draw(st.sampled_from([F32, torch.float64]))
+        shape = drawn.draw(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 3, 7, 31, 100, 231, 1003, 9001])))
+        dim = drawn.draw(st.integers(0, 1))
+        shape = shape if dim else shape[::-1]
+        values = torch.tensor(drawn.draw(st.floats(-1e6, 1e6, width=32)), dtype=dtype) / 3
+        x = values.expand(shape).contiguous()
+        i, j = (Var(n, e) for n, e in zip("ij", shape, strict=True))
+        outer, inner = ((j, i), (i, j))[dim]
+        moments = reduce("welford", (inner,), call("sin", element("x", x, i, j)))
+        stores = tuple(Store(which, (outer.index,), part(moments, which)) for which in ("mean", "m2"))
+        tensors = {"x": x, **{which: torch.full((outer.extent,), -1.0, dtype=dtype) for which in ("mean", "m2")}}
+        first = Store("one", (outer.index,), call("sin", load("x", [0, 0], dtype)))
+        tensors["one"] = torch.zeros(outer.extent, dtype=dtype)
+        cases.append(Case(Kernel(f"equal{number}", (outer,), (inner,), (*stores, first)), tensors))
+    library = build_cases(cases)
+    for case in cases:
+        assert run(library, case) == 0
+        assert (case.tensors["m2"] == 0).all() and torch.equal(case.tensors["mean"], case.tensors["one"]), case.kernel
 
 
 def test_rows_of_several_loops_and_kept_order() -> None:

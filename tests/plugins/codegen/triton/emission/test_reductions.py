@@ -115,6 +115,20 @@ def test_reductions_of_other_dtypes(dtype: torch.dtype) -> None:
             check([row_case(kind, data(shape, dtype), dim)], options=WHOLE, **tolerance(kind))
 
 
+@pytest.mark.parametrize("value", [1.1, 1 / 3, -1000.7, 1e-5])
+@pytest.mark.parametrize("shape, dim", [((9, 100), 1), ((231, 5), 0), ((2, 9001), 1), ((1, 70000), 1), ((3, 30011), 1)])
+def test_equal_elements_have_their_value_as_mean_and_no_variance(
+    shape: tuple[int, int], dim: int, value: float
+) -> None:
+    for dtype in (F32, torch.float64):
+        for options in (WHOLE, SPLIT):
+            x = torch.full(shape, value, dtype=dtype)
+            case = row_case("welford", x, dim)
+            run(case, **options)
+            assert (case.tensors["m2"] == 0).all()
+            assert (case.tensors["mean"] == x.amax()).all()
+
+
 def test_equal_elements_give_the_first() -> None:
     x = data((4, 300), torch.int32) % 3
     for kind in ("argmin", "argmax"):
