@@ -314,9 +314,27 @@ def plain_moment(node: Expr, make: Reducer = reduce) -> Expr:
     count = size_value(product(v.extent for v in variables), value.dtype)
     near = call("div", make("sum", variables, value), count)
     apart = call("sub", value, near)
-    rest = make("sum", variables, apart)
     squares = make("sum", variables, call("square", apart))
+    if has_exact_mean(welford):
+        return near if node.payload == "mean" else squares
+    rest = make("sum", variables, apart)
     return corrected_moment(node.payload, near, rest, call("div", rest, count), squares)
+
+
+def has_exact_mean(welford: Expr) -> bool:
+    """Whether the mean of a row of equal elements is their value without correction: their sum is not rounded.
+
+    So it is of numbers of a half type in float32, where the row has no more elements than float32 has digits to spare.
+    """
+    value = welford.args[0]
+    if value.op != "cast" or value.dtype != torch.float32 or value.args[0].op != "load":
+        return False
+    spare = _SPARE_DIGITS.get(value.args[0].dtype)
+    count = product(v.extent for v in welford.payload.variables)
+    return spare is not None and isinstance(count, int) and count <= 1 << spare
+
+
+_SPARE_DIGITS = {torch.bfloat16: 24 - 8, torch.float16: 24 - 11}
 
 
 def corrected_moment(which: str, near: Expr, rest: Expr, off: Expr, squares: Expr) -> Expr:

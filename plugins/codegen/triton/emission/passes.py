@@ -160,18 +160,13 @@ class _Carried:
         """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         (lane_mean, lane_m2), count = self.names, self._lane_count(scope)
-        total = writer.collapsed("tl.sum", f"{lane_mean} * {count}")
-        near, apart, rest, off = (emitter.fresh(stem) for stem in ("near", "apart", "rest", "off"))
-        scope.line(f"{near} = {writer.over_row(total, node.dtype)}")
+        near, apart = emitter.fresh("near"), emitter.fresh("apart")
+        scope.line(f"{near} = {writer.over_row(writer.collapsed('tl.sum', f'{lane_mean} * {count}'), node.dtype)}")
         scope.line(f"{apart} = {lane_mean} - {near}")
-        scope.line(f"{rest} = {writer.collapsed('tl.sum', f'{count} * {apart}')}")
-        scope.line(f"{off} = {writer.over_row(rest, node.dtype)}")
-        squares = writer.collapsed("tl.sum", f"{lane_m2} + {count} * {apart} * {apart}")
-        for which, text in (
-            ("mean", f"corrected_mean({near}, {off})"),
-            ("m2", f"corrected_squares({squares}, {rest}, {off})"),
-        ):
-            emitter.named(scope, (Expr.make("part", (node,), node.dtype, which), None), which, text)
+        square = f"{lane_m2} + {count} * {apart} * {apart}"
+        results = writer.corrected(near, f"{count} * {apart}", square, node.dtype, scope)
+        for which, name in zip(("mean", "m2"), results, strict=True):
+            scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
 
     def _lane_count(self, scope: Scope) -> str:
         """How many elements each lane of the block has seen."""

@@ -99,6 +99,10 @@ def argmin_of(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
+def sums_of(a, i, b, j):
+    return a + b, i + j
+
+
 def corrected_mean(near, off):
     return tl.where(off != off, near, near + off)  # an infinite mean is what it is
 

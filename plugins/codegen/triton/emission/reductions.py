@@ -7,6 +7,7 @@ import torch
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.expr import Expr
 from turret.ir.index import Var
+from turret.ir.nest import has_exact_mean
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.operators import combine_function, combine_text
 from turret.plugins.codegen.triton.emission.scopes import Scope
@@ -92,19 +93,30 @@ class RowWriter:
 
         Those of the differences correct both, as in ``turret.ir.nest.plain_moment``.
         """
-        emitter, dtype = self.emitter, node.dtype
-        value = self.element(node.args[0], dtype, scope)
-        if ("mean", node) not in scope.names:
-            total = self.collapsed("tl.sum", self.inside(value, "0.0", scope))
-            near = emitter.named(scope, ("near", node), "near", self.over_row(total, dtype))
-            apart = emitter.named(scope, ("apart", node), "d", self.inside(f"{value} - {near}", "0.0", scope))
-            rest = emitter.named(scope, ("rest", node), "rest", self.collapsed("tl.sum", apart))
-            off = emitter.named(scope, ("off", node), "off", self.over_row(rest, dtype))
-            emitter.named(scope, ("mean", node), "mean", f"corrected_mean({near}, {off})")
-        if which == "mean":
-            return scope.names["mean", node]
-        apart, rest, off = (scope.names[name, node] for name in ("apart", "rest", "off"))
-        return f"corrected_squares({self.collapsed('tl.sum', f'{apart} * {apart}')}, {rest}, {off})"
+        if (which, node) not in scope.names:
+            emitter, dtype = self.emitter, node.dtype
+            value = self.element(node.args[0], dtype, scope)
+            mean, apart, squares = emitter.fresh("mean"), emitter.fresh("d"), emitter.fresh("squares")
+            scope.line(f"{mean} = {self.over_row(self.collapsed('tl.sum', self.inside(value, '0.0', scope)), dtype)}")
+            scope.line(f"{apart} = {self.inside(f'{value} - {mean}', '0.0', scope)}")
+            if has_exact_mean(node):
+                scope.line(f"{squares} = {self.collapsed('tl.sum', f'{apart} * {apart}')}")
+            else:
+                mean, squares = self.corrected(mean, apart, f"{apart} * {apart}", dtype, scope)
+            scope.names["mean", node], scope.names["m2", node] = mean, squares
+        return scope.names[which, node]
+
+    def corrected(self, near: str, apart: str, square: str, dtype: torch.dtype, scope: Scope) -> tuple[str, str]:
+        """Mean and sum of squares by the differences from ``near`` and their squares.
+
+        Both are summed at once, which is one exchange between the warps.
+        """
+        rest, squares, off, mean, m2 = map(self.emitter.fresh, ("rest", "squares", "off", "mean", "m2"))
+        scope.line(f"{rest}, {squares} = {self.collapsed_by('sums_of', apart, square)}")
+        scope.line(f"{off} = {self.over_row(rest, dtype)}")
+        scope.line(f"{mean} = corrected_mean({near}, {off})")
+        scope.line(f"{m2} = corrected_squares({squares}, {rest}, {off})")
+        return mean, m2
 
     def over_row(self, total: str, dtype: torch.dtype) -> str:
         """A sum over the number of the row's elements."""

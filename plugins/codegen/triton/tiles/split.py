@@ -17,7 +17,7 @@ from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import operand_guard
 from turret.ir.expr import Expr, call, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
-from turret.ir.nest import Nest, corrected_moment, plain_moment
+from turret.ir.nest import Nest, corrected_moment, has_exact_mean, plain_moment
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
@@ -318,7 +318,7 @@ class _Splitter:
     def _moments(self, node: Expr, partial: list[Store], finals: dict[Expr, Expr]) -> None:
         """Means and squares of parts of equal length: the whole's mean is theirs, its squares add their distances.
 
-        Both are corrected as in ``plain_moment``.
+        Both are corrected as in ``plain_moment``, where that is needed.
         """
         dtype, over = node.dtype, (self.piece,)
         own = Expr.make("reduce", (self._moved(node.args[0]),), dtype, self._over(node))
@@ -327,9 +327,12 @@ class _Splitter:
         parts = constant(float(self.parts), dtype)
         near = call("div", reduce("sum", over, means), parts)
         apart = call("sub", means, near)
-        rest = reduce("sum", over, apart)
         distances = call("mul", count, call("square", apart))
         total = reduce("sum", over, call("add", squares, distances))
+        if has_exact_mean(node):
+            finals.update({part(node, "mean"): near, part(node, "m2"): total})
+            return
+        rest = reduce("sum", over, apart)
         for which in ("mean", "m2"):
             corrected = corrected_moment(which, near, call("mul", count, rest), call("div", rest, parts), total)
             finals[part(node, which)] = corrected
