@@ -113,8 +113,10 @@ _FLOAT32 = {
     "sigmoid": "1 / (1 + exp_float(-{0}))",
     "tanh": "tanh_float({0})",
     "erf": "erf_float({0})",
+    "log10": "(float)(log((double){0}) * 0.43429448190325182)",
 }
-"""Values in ``float`` registers: functions that the prelude has written out."""
+"""Values in ``float`` registers: functions that the prelude has written out, and one whose vectors give 2.0000002 of
+100 (glibc 2.36), where programs ask for the next integer above."""
 
 TEXTS = OpTexts(
     "C++",

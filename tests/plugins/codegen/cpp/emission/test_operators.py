@@ -59,6 +59,28 @@ def test_what_an_element_gives_does_not_depend_on_where_it_lies(dtype: torch.dty
             assert same.all(), f"{op} in rows of {case.tensors['out'].shape[1]}"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_results_that_the_dtype_holds_exactly_are_exact(dtype: torch.dtype) -> None:
+    """Programs take the next integer above or below them."""
+    ints, tens = torch.arange(-126.0, 128.0, dtype=dtype), 10.0 ** torch.arange(0, 11, dtype=torch.float64)
+    powers = torch.exp2(ints.double()).to(dtype)
+    drawn = {
+        "log2": (powers, ints),
+        "exp2": (ints, powers),
+        "log10": (tens.to(dtype), torch.arange(0, 11, dtype=dtype)),
+        "log": (torch.ones(1, dtype=dtype), torch.zeros(1, dtype=dtype)),
+        "sqrt": (torch.arange(0, 4096, dtype=dtype).square(), torch.arange(0, 4096, dtype=dtype)),
+    }
+    cases = {}
+    for op, (x, _) in drawn.items():
+        i = Var("i", x.numel())
+        cases[op] = pointwise(call(op, element("x", x, i)), (i,), {"x": x}, op)
+    library = build_cases(list(cases.values()))
+    for op, (_, exact) in drawn.items():
+        assert run(library, cases[op]) == 0
+        assert torch.equal(cases[op].tensors["out"], exact), op
+
+
 def test_table_covers_every_op() -> None:
     covered = {op for dtype in DTYPES for op in ops_of(dtype)} | {"where", "masked"}
     assert covered == set(OPS)
