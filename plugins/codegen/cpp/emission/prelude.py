@@ -132,6 +132,8 @@ template <class F> INLINE uint64_t to_uint64(F x) {
 }""",
     "sign_of": """\
 template <class T> INLINE T sign_of(T x) { return (T)((T)(x > 0) - (T)(x < 0)); }""",
+    "at_most_one": """\
+template <class F> INLINE F at_most_one(F x) { return x > 1 ? (F)1 : x < -1 ? (F)-1 : x; }""",
     "min_of": """\
 template <class T> INLINE T min_of(T a, T b) {  // hands NaN on; of two zeros the second
   const T smaller = a < b ? a : b;

@@ -81,6 +81,27 @@ def test_results_that_the_dtype_holds_exactly_are_exact(dtype: torch.dtype) -> N
         assert torch.equal(cases[op].tensors["out"], exact), op
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_bounded_functions_keep_their_bounds(dtype: torch.dtype) -> None:
+    quarter = torch.tensor(math.pi / 2, dtype=dtype).item()
+    bounds = {
+        "sin": (-1, 1), "cos": (-1, 1), "tanh": (-1, 1), "erf": (-1, 1), "sigmoid": (0, 1), "erfc": (0, 2),
+        "cosh": (1, math.inf), "expm1": (-1, math.inf), "exp": (0, math.inf), "exp2": (0, math.inf),
+        "atan": (-quarter, quarter), "asin": (-quarter, quarter), "acos": (0, 2 * quarter),
+    }  # fmt: skip
+    bits = torch.randint(-(2**31), 2**31, (200_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    near = torch.arange(-5000, 5000, dtype=torch.float64) * (math.pi / 4)
+    x = torch.cat([bits.view(torch.float32).to(dtype), near.to(dtype), torch.linspace(-1, 1, 50_001, dtype=dtype)])
+    x = torch.cat([x, torch.linspace(-40, 40, 2_000_001, dtype=dtype)])
+    i = Var("i", x.numel())
+    cases = {op: pointwise(call(op, element("x", x, i)), (i,), {"x": x}, op) for op in bounds}
+    library = build_cases(list(cases.values()))
+    for op, (least, most) in bounds.items():
+        assert run(library, cases[op]) == 0
+        out = cases[op].tensors["out"]
+        assert not ((out < least) | (out > most)).any(), op
+
+
 def test_table_covers_every_op() -> None:
     covered = {op for dtype in DTYPES for op in ops_of(dtype)} | {"where", "masked"}
     assert covered == set(OPS)
