@@ -18,9 +18,8 @@ from torch.utils import _pytree as pytree
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from torch.testing._internal.common_methods_invocations import op_db
-
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.torch_compat.operators.opinfo import op_db
 
 aten = torch.ops.aten
 
