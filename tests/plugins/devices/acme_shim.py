@@ -58,11 +58,16 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the dr
 }
 
 
-def built() -> bytes:
-    """The shim, compiled once for a cache folder; ``CodegenError`` where there is no compiler."""
+def built(folder: Path | None = None) -> bytes:
+    """The shim, of a cache folder (by default the user's); ``CodegenError`` where there is no compiler.
+
+    It is compiled once, into the user's, as it takes as long as dozens of tests.
+    """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("acme*.[ch]*")))
     key = hashlib.sha256(f"{torch.__version__} {_FLAGS}".encode() + sources).hexdigest()
-    return open_store().get_or_build(key, "library", lambda: {"acme.so": _compile()})[0]["acme.so"]
+    store = open_store() if folder is None else open_store(str(folder))
+    make = _compile if folder is None else built
+    return store.get_or_build(key, "library", lambda: {"acme.so": make()})[0]["acme.so"]
 
 
 def _compile() -> bytes:
