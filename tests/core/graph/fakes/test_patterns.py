@@ -194,6 +194,7 @@ def test_a_call_behind_others_gives_what_it_gives_alone(case: tuple, surrounding
         compare(*last, earlier)
 
 
+@pytest.mark.thorough
 @given(patterned())
 @settings(max_examples=60, deadline=None)
 def test_surroundings_are_part_of_what_is_remembered(case: tuple) -> None:
