@@ -110,8 +110,13 @@ _CACHE_FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the run an artifact cache of its own, which the workers, started with this environment, share."""
+    """Gives the run an artifact cache of its own, which the workers, started with this environment, share.
+
+    Threads of kernels sleep while they wait for one another: those of several workers are more than the processors, and
+    would take a quarter of their time for watching.
+    """
     if not hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         config.stash[_CACHE_FOLDER] = tempfile.mkdtemp(prefix="turret-tests-")
         os.environ["TURRET_CACHE_DIR"] = config.stash[_CACHE_FOLDER]
 
