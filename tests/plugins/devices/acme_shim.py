@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import tempfile
 import types
@@ -65,9 +66,11 @@ def built(folder: Path | None = None) -> bytes:
     """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("acme*.[ch]*")))
     key = hashlib.sha256(f"{torch.__version__} {_FLAGS}".encode() + sources).hexdigest()
-    store = open_store() if folder is None else open_store(str(folder))
-    make = _compile if folder is None else built
-    return store.get_or_build(key, "library", lambda: {"acme.so": make()})[0]["acme.so"]
+    if folder is not None:
+        return open_store(str(folder)).get_or_build(key, "library", lambda: {"acme.so": built()})[0]["acme.so"]
+    with open(Path(tempfile.gettempdir(), f"acme-{key[:16]}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # where two processes want it at once, the second one waits
+        return open_store().get_or_build(key, "library", lambda: {"acme.so": _compile()})[0]["acme.so"]
 
 
 def _compile() -> bytes:
