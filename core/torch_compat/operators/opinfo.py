@@ -26,8 +26,8 @@ def running_test() -> Callable[..., Any] | None:
             if isinstance(case, unittest.TestCase):
                 *_, class_name, name = case.id().rsplit(".", 2)
                 if class_name == type(case).__name__ and name.startswith("test"):
-                    method: Any = getattr(case, name)
-                    return method.__func__
+                    found: Callable[..., Any] = getattr(case, name).__func__
+                    return found
             frame = frame.f_back
     return None
 
@@ -36,4 +36,4 @@ def running_test() -> Callable[..., Any] | None:
 # all modules: tenths of a second where thousands of modules are imported, which is longer than most ops take.
 for _module in (common_utils, core):
     if hasattr(_module, "extract_test_fn"):
-        _module.extract_test_fn = running_test
+        vars(_module)["extract_test_fn"] = running_test
