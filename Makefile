@@ -20,7 +20,8 @@ suite: $(STAMP)
 	$(BIN)/python -m compileall -q core plugins contrib tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
-# Tables of many cases whole, which `make test` takes one case in three of, or fewer.
+# Tables of many cases whole, which `make test` takes one case in three of, or fewer, and the slowest property tests with
+# all of their examples, of which `make test` draws half.
 thorough: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --thorough -m thorough tests
 

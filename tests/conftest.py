@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Chooses by the name of each test, so that every folder has its share and a new test changes no other's lot.
 
     Of tables of many cases that each compile something (marked ``thorough``) one case in three is run, or in as many as
-    the mark says, always the same ones; ``make thorough`` runs all.  Tests that are named on the command line are run.
+    the mark says, always the same ones, and property tests that are so marked draw half of their examples; ``make
+    thorough`` runs all.  Tests that are named on the command line are run, whole.
     """
     portion = config.getoption("--sample")
     if portion:
@@ -42,6 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif not config.getoption("--thorough") and not any("::" in argument for argument in config.args):
         seen: set[Any] = set()
         _choose(config, items, lambda i: _is_first(i, seen) or _lot(i) % _one_in(i) == 0)
+        for test in {getattr(item, "function", None) for item in items if item.get_closest_marker("thorough")}:
+            _draw_half(test)
 
 
 def _lot(item: pytest.Item) -> int:
@@ -52,6 +55,13 @@ def _one_in(item: pytest.Item) -> int:
     """Of how many cases of an item's table ``make test`` runs one."""
     mark = item.get_closest_marker("thorough")
     return 1 if mark is None else (*mark.args, 3)[0]
+
+
+def _draw_half(test: Any) -> None:
+    """Has a property test, if this is one, draw half of its examples."""
+    whole = getattr(test, "_hypothesis_internal_use_settings", None)
+    if whole is not None:
+        test._hypothesis_internal_use_settings = settings(whole, max_examples=(whole.max_examples + 1) // 2)
 
 
 def _is_first(item: pytest.Item, seen: set[Any]) -> bool:
@@ -68,6 +78,8 @@ def _choose(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[p
 
 _MANY = 100_000
 """Objects that a full garbage collection looks at in some hundredths of a second."""
+_YOUNG = 10_000
+"""Objects that are made before a garbage collection looks at them: 700, Python's, cost a twentieth of all time."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,6 +95,7 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+        gc.set_threshold(_YOUNG)
 
 
 @pytest.hookimpl(trylast=True)
@@ -97,8 +110,13 @@ _CACHE_FOLDER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the run an artifact cache of its own, which the workers, started with this environment, share."""
+    """Gives the run an artifact cache of its own, which the workers, started with this environment, share.
+
+    Threads of kernels sleep while they wait for one another: those of several workers are more than the processors, and
+    would take a quarter of their time for watching.
+    """
     if not hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         config.stash[_CACHE_FOLDER] = tempfile.mkdtemp(prefix="turret-tests-")
         os.environ["TURRET_CACHE_DIR"] = config.stash[_CACHE_FOLDER]
 
@@ -111,14 +129,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def fresh(monkeypatch):
     """Nothing captured before, the same random numbers, and a stage that fails raises."""
-    import torch
-
     import turret
+    from turret.testing.corpus.seeding import seed_generators
 
     monkeypatch.setenv("TURRET_ON_ERROR", "raise")
     monkeypatch.setattr("turret.plugins.capture.store.units.find", lambda *call: None)  # observers are to see graphs
     turret.reset()
-    torch.manual_seed(0)
+    seed_generators(0)
     yield
     turret.reset()
 

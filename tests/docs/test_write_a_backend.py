@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from tests.torch_versions import is_pinned_torch
+from turret.storage import prebuilt
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/write-a-backend.md"
@@ -48,9 +49,11 @@ def commands() -> list[Command]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A virtual environment that sees what this one has installed, and takes what the page installs."""
+    """A virtual environment that sees what this one has installed and built, and takes what the page installs."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    if prebuilt.folder().exists():
+        shutil.copytree(prebuilt.folder(), folder / prebuilt.folder().relative_to(sys.prefix))
     (packages,) = folder.glob("lib/python*/site-packages")
     seen = [path for path in sys.path if path.endswith("site-packages")]
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in seen)

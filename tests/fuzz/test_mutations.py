@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzz import mutations
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.integers(0, 2**32))
 def test_no_change_between_calls_leaves_a_compiled_function_stale(seed):

@@ -16,11 +16,11 @@ from typing import Any
 
 import attrs
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import turret
+from turret.torch_compat.operators.opinfo import op_db
 
 SAMPLES, MOST = 4, 80
 """Samples of an operation that are made wrong, and calls of it that are tried."""

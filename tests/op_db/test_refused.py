@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.op_db.refused import refused, runs
+from turret.torch_compat.operators.opinfo import op_db
 
 NAMES = (
     "_softmax_backward_data",

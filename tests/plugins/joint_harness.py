@@ -20,6 +20,7 @@ from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.joint import turret_joint
 from turret.plugins.wrap_runtime import turret_runtime
+from turret.testing.corpus.seeding import seed_generators
 
 _ONE = torch.ones(1, 1)
 
@@ -193,9 +194,9 @@ def assert_same(
     for _ in range(calls):
         eager_leaves, our_leaves = clone_args(args), clone_args(args)
         eager_args, our_args = prepare(list(eager_leaves)), prepare(list(our_leaves))
-        torch.manual_seed(0)
+        seed_generators(0)
         expected = function(*eager_args)
-        torch.manual_seed(0)
+        seed_generators(0)
         actual = made(*our_args)
         _compare(expected, actual, eager_args, our_args, tolerance)
         if backward:

@@ -11,9 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from torch.testing._internal.common_methods_invocations import op_db
-
 from turret.graph.externs import fast_callable, op_name
+from turret.torch_compat.operators.opinfo import op_db
 
 PARTS = 8
 

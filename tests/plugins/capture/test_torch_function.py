@@ -395,6 +395,7 @@ KINDS = [
 """What makes an argument, of two rows and columns."""
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     calls=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=2, max_size=7),

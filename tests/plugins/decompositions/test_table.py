@@ -11,13 +11,13 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tests.plugins.joint_graphs import functionalized, make_context
 from turret.graph.op_set import Family, core_ops, family_of, outside_op_set
 from turret.plugins import decompositions
 from turret.plugins.decompositions.table import decomposition_table
+from turret.torch_compat.operators.opinfo import op_db
 
 
 def _words(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import tempfile
 import types
@@ -58,11 +59,18 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the dr
 }
 
 
-def built() -> bytes:
-    """The shim, compiled once for a cache folder; ``CodegenError`` where there is no compiler."""
+def built(folder: Path | None = None) -> bytes:
+    """The shim, of a cache folder (by default the user's); ``CodegenError`` where there is no compiler.
+
+    It is compiled once, into the user's, as it takes as long as dozens of tests.
+    """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("acme*.[ch]*")))
     key = hashlib.sha256(f"{torch.__version__} {_FLAGS}".encode() + sources).hexdigest()
-    return open_store().get_or_build(key, "library", lambda: {"acme.so": _compile()})[0]["acme.so"]
+    if folder is not None:
+        return open_store(str(folder)).get_or_build(key, "library", lambda: {"acme.so": built()})[0]["acme.so"]
+    with open(Path(tempfile.gettempdir(), f"acme-{key[:16]}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # where two processes want it at once, the second one waits
+        return open_store().get_or_build(key, "library", lambda: {"acme.so": _compile()})[0]["acme.so"]
 
 
 def _compile() -> bytes:

@@ -36,8 +36,10 @@ import pytest
 import torch
 
 import turret
+from tests.plugins.devices import acme_shim
 from tests.plugins.devices.acme_plugin import AcmePlugin
 from turret.api import cudagraphs
+from turret.testing.corpus.seeding import seed_generators
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 280
@@ -55,7 +57,7 @@ class World:
         self.device = self.plugin.device
         native.acme_set_noise(noise)
         self.graphs, self.driver = self.device.graphs, self.device.driver
-        torch.manual_seed(0)
+        seed_generators(0)
         turret.reset()
         cudagraphs.functions.clear()  # those that no garbage collection has taken
 
@@ -80,9 +82,14 @@ def rand(*shape: int, **options: Any) -> torch.Tensor:
 
 
 def environment(cache: Path | None = None) -> dict[str, str]:
-    """That of a process that finds the device's modules; the test is skipped where it could not be built."""
+    """That of a process that finds the device's modules; the test is skipped where it could not be built.
+
+    A cache folder of its own is given the device, which is compiled once for all tests.
+    """
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("needs a C++ compiler")
+    if cache is not None:
+        acme_shim.built(cache)
     found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     folder = {} if cache is None else {"TURRET_CACHE_DIR": str(cache)}
     return {**os.environ, "PYTHONPATH": found, **folder}
@@ -184,10 +191,7 @@ def _outcome(native: Any, path: str, name: str, arguments: Mapping[str, Any]) ->
 
 def _device() -> Any:
     """Makes this the device's process."""
-    from tests.plugins.devices import (
-        acme_shim,
-        acme_world,  # the module that tests import, where this file is run as a program
-    )
+    from tests.plugins.devices import acme_world  # the module that tests import, where this file is run as a program
 
     acme_world._in_device_s_process = True
     runpy.run_path(str(ROOT / "tests" / "conftest.py"))  # hypothesis's profile

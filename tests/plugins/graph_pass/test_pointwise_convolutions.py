@@ -52,6 +52,7 @@ def agree(function: Callable, make: Callable[[], list[torch.Tensor]], watch: Wat
         assert got.stride() == expected.stride()
 
 
+@pytest.mark.thorough
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4)),
     st.sampled_from(FORMATS),

@@ -42,6 +42,7 @@ WRITES = {
 STEPS = CHANGES | VIEWS | WRITES | USES
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 3)), min_size=2, max_size=6),

@@ -209,6 +209,7 @@ FORMULAS = {
 }
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(sorted(FORMULAS)), min_size=1, max_size=5), st.data())
 def test_gradients_through_conjugates_and_negatives_are_those_of_eager_whichever_results_are_kept(steps, data):

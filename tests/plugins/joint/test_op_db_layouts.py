@@ -11,11 +11,10 @@ from torch.utils import _pytree as pytree
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from torch.testing._internal.common_methods_invocations import op_db
-
 from tests.plugins.joint_harness import compiled, snapshot
 from tests.torch_versions import TORCH
 from turret.errors import UnsupportedError, VerificationError
+from turret.torch_compat.operators.opinfo import op_db
 
 LEFT_OUT = ("unsafe", *(("fft.", "stft") if TORCH < (2, 12) else ()))
 """Parts that ``unsafe_split`` and its like return lie in one memory in eager, which they promise nothing about.

@@ -48,6 +48,7 @@ def results(function: Callable, dynamic: bool | None, compiled: bool, requires_g
     return [(r.tolist(), r.shape, r.stride(), r.requires_grad) for r in found], x.grad
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     base=st.sampled_from(sorted(BASES)),

@@ -6,6 +6,7 @@ of it to autograd: a write to it is no part of the product's history.
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -34,6 +35,7 @@ VIEWS = (
 WRITES = (lambda v: v.sin_(), lambda v: v.mul_(2.0), lambda v: v.exp_(), lambda v: v.zero_(), lambda v: v[0].cos_())
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(MAKERS),

@@ -105,6 +105,7 @@ def test_a_transformers_layer_trains_with_any_cut(seed):
     assert_same(block, compiler_with(plugins_of(seed))(block), inputs)
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(programs(), st.integers(1, 2**32))
 def test_any_cut_of_a_program_gives_eager_s_gradients(program, seed):

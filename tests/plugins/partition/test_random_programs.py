@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def as_function(steps, outputs):
     return function
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([1.0, 0.5, 0.0]), st.booleans(), st.booleans())
 def test_every_cut_equals_eager(program, budget, with_passes, dynamic):

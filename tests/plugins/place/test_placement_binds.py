@@ -94,6 +94,7 @@ def test_where_all_of_a_program_is_eager_there_is_no_kernel(program):
     assert plugin.kernels == 0, "\n".join([str(program), *plugin.made])
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(programs(), st.integers(0, 2**32))
 def test_what_is_eager_of_a_program_gets_no_kernel(program, seed):

@@ -109,6 +109,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.thorough
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=8),

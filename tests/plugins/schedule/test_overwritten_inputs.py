@@ -155,6 +155,7 @@ STATEMENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(lines=st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=6))
 def test_programs_of_writes_do_what_eager_does(lines: list[str]) -> None:
@@ -168,6 +169,7 @@ WITH_GRADIENTS = (*STATEMENTS, "kept.append(x * w)", "kept.append((w @ y).tanh()
     "x.add_(w.detach())", "x.mul_(w.detach() * 0.5)")  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(lines=st.lists(st.sampled_from(WITH_GRADIENTS), min_size=1, max_size=6))
 def test_writes_without_gradients_beside_a_backward_do_what_eager_does(lines: list[str]) -> None:

@@ -132,6 +132,7 @@ DRAWN = st.builds(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(DRAWN, st.integers(0, 1 << 30))
 def test_products_of_drawn_sizes_and_layouts_are_as_exact_as_eagers(drawn: Drawn, seed: int) -> None:

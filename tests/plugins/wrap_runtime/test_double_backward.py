@@ -72,6 +72,7 @@ def _plain(value: torch.Tensor) -> torch.Tensor:
         return value.cos()
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5),
     st.integers(1, 2),

@@ -85,6 +85,7 @@ def gradients(function: Callable, chosen: Sequence[bool], data: Sequence[list[fl
     return torch.autograd.grad([(o.double() * 1.5).sum() for o in outputs], (x, w), allow_unused=True)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=6),

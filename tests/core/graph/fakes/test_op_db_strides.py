@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from torch.testing._internal.common_methods_invocations import op_db
-
 from tests.plugins.joint.test_op_db_layouts import LAYOUTS
 from tests.torch_versions import needs_torch
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.torch_compat.operators.opinfo import op_db
 
 PARTS = 24
 SAMPLES = 3

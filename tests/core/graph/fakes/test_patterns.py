@@ -18,9 +18,8 @@ from torch.utils import _pytree as pytree
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from torch.testing._internal.common_methods_invocations import op_db
-
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
+from turret.torch_compat.operators.opinfo import op_db
 
 aten = torch.ops.aten
 
@@ -195,6 +194,7 @@ def test_a_call_behind_others_gives_what_it_gives_alone(case: tuple, surrounding
         compare(*last, earlier)
 
 
+@pytest.mark.thorough
 @given(patterned())
 @settings(max_examples=60, deadline=None)
 def test_surroundings_are_part_of_what_is_remembered(case: tuple) -> None:

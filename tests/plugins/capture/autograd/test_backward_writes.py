@@ -129,6 +129,7 @@ def steps(call, kind, between, backward, calls):
     return seen
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=40)
 @given(
     kept=st.sampled_from(["attribute", "saved", "outside"]),

@@ -167,6 +167,7 @@ def blocks(depth: int) -> st.SearchStrategy[list[str]]:
 PROGRAMS = st.tuples(blocks(2), RETURN).map(list).map(flat)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=30, deadline=None)
 @given(body=PROGRAMS)

@@ -51,6 +51,7 @@ def check(program: Callable, compiled: Callable, requires_grad: bool, made_there
 _PARTS = st.lists(st.tuples(st.sampled_from(sorted(_BLOCKS)), st.sampled_from(sorted(_STEPS))), min_size=1, max_size=4)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(parts=_PARTS, requires_grad=st.booleans(), made_there=st.booleans())
 def test_results_of_blocks_are_of_the_kind_that_eager_makes(parts, requires_grad, made_there):

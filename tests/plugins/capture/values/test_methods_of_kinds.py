@@ -10,6 +10,7 @@ import warnings
 from fractions import Fraction
 
 import numpy
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -136,6 +137,7 @@ def _check(owner: str, name: str, arguments: tuple[str, ...]) -> None:
         assert _ended(ours, x, n, f) == _ended(scope["program"], x, n, f)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(CALLS), st.lists(st.sampled_from(ARGUMENTS), max_size=2))
 @example(("frozenset({3, n})", "__contains__"), ["Fraction(3)"])
@@ -260,6 +262,7 @@ OF_TENSORS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(OF_TENSORS), st.sampled_from(SCALARS))
 @example("r = x.size({})", "bool(n)")

@@ -80,6 +80,7 @@ _FLOATS = (
 _INTS = (0, 1, -1, 127, -129, 255, 300, 2**31, 2**63 - 1, 2**63, -(2**63), 65520)
 
 
+@pytest.mark.thorough(1)
 @pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
 @pytest.mark.parametrize("kind", ["float", "int", "data"])
 @given(data=st.data())

@@ -16,6 +16,7 @@ OPS = (aten.add, aten.sub, aten.mul, aten.div, aten.true_divide, aten.floor_divi
 numbers = st.sampled_from([True, 2, -3, 2.5, -0.5, 1e300, 1 + 2j])
 
 
+@pytest.mark.thorough(1)
 @pytest.mark.parametrize("op", OPS, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(numbers, numbers, st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))

@@ -91,6 +91,7 @@ def test_large_tensors_have_kernels_of_their_own() -> None:
     assert watching.kernels == [2]
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_random_programs_do_what_eager_does(seed: int) -> None:

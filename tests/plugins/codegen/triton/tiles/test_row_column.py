@@ -72,6 +72,7 @@ def regroupings(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     return extents, draw(st.permutations(range(len(extents)))), [draw(st.integers(0, n - 1)) for n in extents]
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
 @given(regroupings(), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_a_norm_s_backward_sums_rows_that_what_follows_reads_in_another_order(
