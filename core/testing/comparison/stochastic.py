@@ -78,6 +78,9 @@ _UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2",
 _ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"])
 """Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
 
+_FORMULAS = frozenset(["binary_cross_entropy_with_logits"])
+"""Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding."""
+
 _CENTERING = frozenset(["native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"])
 """Norms: elements that equal their mean become zeros or roundings of the mean, by the order that it is summed in."""
 
@@ -142,7 +145,9 @@ class Perturbed(TorchDispatchMode):
     def _with_equal_errors(self, name: str, func: Any, args: tuple, kwargs: dict, result: Any) -> Any:
         """The result as other kernels and other orders of operations may have it where equal elements err alike."""
         if name in _ACCUMULATING:
-            result = _in_double(func, args, kwargs, result)
+            result = _wider(func, args, kwargs, result, {torch.float32: torch.float64})
+        if name in _FORMULAS:
+            result = _wider(func, args, kwargs, result, dict.fromkeys(_WIDENED, torch.float32))
         if name == "tan":
             result = torch.where(_at_pole(args[0]), torch.inf, result)
         if name in _NORM_GRADIENTS:
@@ -250,13 +255,15 @@ class Perturbed(TorchDispatchMode):
         return mixed.mul_(1e4).frac_().abs_()
 
 
-def _in_double(func: Any, args: tuple, kwargs: dict, result: Tensor) -> Tensor:
-    """A result of float32 computed in float64; others, and those of another dtype than their operand, as they are."""
-    if result.dtype != torch.float32 or kwargs.get("dtype", args[0].dtype) not in (None, args[0].dtype):
+def _wider(func: Any, args: tuple, kwargs: dict, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) -> Tensor:
+    """A result computed in the dtype that ``dtypes`` names for its own; others, and those of an asked-for dtype, are
+    handed on."""
+    wide = dtypes.get(result.dtype)
+    if wide is None or kwargs.get("dtype", args[0].dtype) not in (None, args[0].dtype):
         return result
     kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
-    wide = pytree.tree_map_only(Tensor, lambda t: t.to(torch.float64) if t.is_floating_point() else t, args)
-    return torch.empty_like(result).copy_(func(*wide, **kwargs))
+    args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(wide) if t.is_floating_point() else t, (args, kwargs))
+    return torch.empty_like(result).copy_(func(*args, **kwargs))
 
 
 def _at_pole(angle: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -453,3 +454,16 @@ def test_a_tangent_beside_a_pole_is_on_either_side_of_it():
     assert_same(torch.tan, other_side, lambda: beside, calls=1)
     with pytest.raises(Mismatch):
         assert_same(torch.tan, lambda x: other_side(x) * torch.tensor([1.0, 1.2]), lambda: beside, calls=1)
+
+
+def test_what_cancels_in_a_loss_of_a_half_type_may_be_kept_in_float32():
+    logits = torch.tensor([-4.28125, 0.5]).to(torch.bfloat16)
+    target = torch.tensor([0.0, 1.0]).to(torch.bfloat16)
+    loss = functools.partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
+
+    def exact(x: Tensor, y: Tensor) -> Tensor:
+        return loss(x.float(), y.float()).to(x.dtype)
+
+    assert_same(loss, exact, lambda: (logits, target), calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(loss, lambda x, y: exact(x, y) * 1.5, lambda: (logits, target), calls=1)
