@@ -12,11 +12,12 @@ from typing import Any
 
 import attrs
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.plugins.capture.errors import Unsupported
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
-from turret.torch_compat.operators.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload, linear
 from turret.torch_compat.trees import pytree
 
 _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
@@ -24,6 +25,8 @@ _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
 
 _LIMIT = 2**26
 """Bytes of all tensors that are made for a trial."""
+
+_LINEAR = frozenset({linear, torch.ops.aten.linear, torch.ops.aten.linear.default})
 
 
 def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error: Exception) -> Exception | None:
@@ -52,7 +55,30 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     return first
 
 
-def refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
+def refused_call(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
+    """What eager raises where fakes would take a call; None for nothing."""
+    if target not in _LINEAR:
+        return _refused_results(target, args, kwargs)
+    if not _is_widened(*args, **kwargs):
+        return None
+    refused = eager_error("call_function", linear, args, kwargs, RuntimeError())
+    if refused is None:
+        raise Unsupported("a bias that is larger than the product it is added to")
+    return refused
+
+
+def _is_widened(input: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether a bias makes a fake result larger than the product, to which eager adds it in place."""
+    if not all(isinstance(value, torch.Tensor) for value in (input, weight, bias)):
+        return False
+    product = (*input.shape[:-1], *weight.shape[:-1])
+    pairs = zip(reversed(bias.shape), reversed(product), strict=False)
+    wider = bias.dim() > len(product) or any(guard_or_false(b != 1) and guard_or_false(b != n) for b, n in pairs)
+    with torch.no_grad():
+        return wider and linear(input, weight, bias).shape != torch.Size(product)
+
+
+def _refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for the dtypes of the tensors that a call is given to write its results to; None for nothing.
 
     Each operation has a rule of its own, and fakes do not apply it.  Where a dtype is another than the result's, eager
