@@ -9,16 +9,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from turret.frames.class_members import member_owner
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.classes import AddressText
+from turret.plugins.capture.values.classes import AddressText, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.number_texts import NumberText
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Array, Tensor
 
 
 @registry.function(os.fspath)
@@ -72,8 +73,15 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     if isinstance(value, NumberText):
         return t.text(format, [value, Constant(text)], {}) if text else value
     value = value.realize()
-    if isinstance(value, Tensor) and value.type() is torch.Tensor and value.fake.dim() == 0:
-        number = value.read(t, "item")  # what ``torch.Tensor.__format__`` writes
+    if isinstance(value, Tensor) and value.patched(t, "__format__") is None:
+        if value.type() is torch.Tensor and value.fake.dim() == 0:
+            number = value.read(t, "item")  # what ``torch.Tensor.__format__`` writes
+            value = value if number is None else number.realize()
+        elif text and look_up(t, value.type(), "__format__")[0] is torch.Tensor:
+            kind = value.type().__name__
+            raise t.raised(TypeError, f"unsupported format string passed to {kind}.__format__")
+    if isinstance(value, Array) and text and issubclass(value.type(), numpy.floating):
+        number = value.tensor(t, copied=True).read(t, "item")  # numpy formats it as a float of Python's
         value = value if number is None else number.realize()
     if isinstance(value, Instance):
         kind, owner = value.type(), member_owner(value.type(), "__format__")

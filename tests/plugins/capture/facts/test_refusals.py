@@ -19,6 +19,8 @@ WRONG = {
     "mask": lambda x: x[torch.ones(3, dtype=torch.bool)],
     "view": lambda x: x.view(3, 3),
     "dimension": lambda x: x.sum(5),
+    "bias of a vector's product": lambda x: torch.nn.functional.linear(x[0], x, x[:2]),
+    "bias of more dimensions": lambda x: torch.nn.functional.linear(x.view(1, 4, 4), x, x.expand(3, 4, 4) * 1),
     "parts": lambda x: torch.cat([x, torch.ones(4, 3, 2)]),
     "text added": lambda x: x + "a",
     "added to a text": lambda x: "a" + x,
