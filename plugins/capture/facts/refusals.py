@@ -6,6 +6,7 @@ own error. Fakes say things in their own words and refuse things that eager take
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,9 @@ from turret.torch_compat.trees import pytree
 _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
 """Errors of shapes, dtypes and arguments; fakes' own (of sizes that depend on data) are classes derived from these."""
 
+_OF_AUTOGRAD = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in-place operation")
+"""What autograd says, of fakes in the same words, and of none of the tensors that are tried here."""
+
 _LIMIT = 2**26
 """Bytes of all tensors that are made for a trial."""
 
@@ -38,6 +42,8 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     is_own = op == "call_method" or isinstance(target, types.BuiltinFunctionType)
     if type(error) not in _KINDS or not is_own:
         return None
+    if _OF_AUTOGRAD.match(str(error)):
+        return error.with_traceback(None)
     state = torch.random.get_rng_state()
     try:
         found = [_error_of(op, target, *_filled(args, kwargs, number)) for number in (0, 1)]
@@ -48,10 +54,11 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     first, second = found
     if not type(first) is type(second) is type(error) or str(first) != str(second):
         return None
-    for tensor in pytree.tree_leaves((args, kwargs)):
-        if isinstance(tensor, torch.Tensor):
-            for number in (*tensor.shape, *tensor.stride()):
-                int(number)  # a size that is a symbol is guarded to be what it was refused for
+    for value in pytree.tree_leaves((args, kwargs)):
+        numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                int(number)  # what is a symbol is guarded to be what it was refused for
     return first
 
 
@@ -172,7 +179,9 @@ class _Room:
     left: int = _LIMIT
 
     def filled(self, value: Any, number: int) -> Any:
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymInt):
+            return _now(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise _NotMade
         if not isinstance(value, torch.Tensor):
             return value
