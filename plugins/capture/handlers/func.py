@@ -457,9 +457,10 @@ MADE_OUTSIDE: dict[str, tuple[Any, tuple[str, ...]]] = {
 """Functions that a transform returned before the call: by the name of their code, what made them of which variables."""
 
 
-# Code of what ``torch.func.linearize`` returned before the call, which runs a graph module.
+# Code of what ``torch.func.linearize`` returned before the call, which runs a graph module, and what stacks modules.
 registry.followed |= {
     "linearize.<locals>.jvp_fn", "linearize.<locals>.forward_ad_checks", "FoldedGraphModule.__call__",
+    "stack_module_state", "construct_stacked_leaf",
 }  # fmt: skip
 
 

@@ -258,6 +258,21 @@ def test_functional_call_puts_tensors_in_the_place_of_plain_attributes_for_that_
     check(program, Outer() if "." in name else Plain(), X, breaks=0, graphs=graphs)
 
 
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_modules_are_stacked_in_the_graph_and_leaves_get_their_gradients(requires_grad):
+    modules = nn.ModuleList([nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)) for _ in range(3)])
+    modules.eval().requires_grad_(requires_grad)
+
+    def program(x):
+        parameters, buffers = torch.func.stack_module_state(list(modules))
+        made = vmap(lambda p, b: functional_call(modules[0], (p, b), (x,)))(parameters, buffers)
+        if requires_grad:
+            made.square().sum().backward()
+        return made.detach(), [p.grad for p in parameters.values()], buffers
+
+    full(program, X)
+
+
 @pytest.mark.parametrize("given", [{"weight": 3.0}, {"size": X}, {"forward": X}, {"scale": "text"}])
 def test_functional_call_refuses_what_is_no_tensor_as_torch_does(given):
     def program(module, x):
