@@ -75,13 +75,11 @@ class Dict(Value):
         """What a key is found by among the others; one that nobody can read yet has to differ from them for sure."""
         if not isinstance(key, Unread) and not t.has_unread_keys:
             return key.realize().key(t)
-        others = [other for other in self.keys() if isinstance(key, Unread) or isinstance(other, Unread)]
-        for other in others:
+        for other in self.keys():
             if isinstance(key, Unread) and key.is_same(other):
                 return other
-        for other in others:
             unread, beside = (key, other) if isinstance(key, Unread) else (other, key)
-            if not unread.differs_from(beside):
+            if isinstance(unread, Unread) and not unread.differs_from(beside):
                 unread.realize()
         t.has_unread_keys |= isinstance(key, Unread)
         return key if isinstance(key, Unread) else key.realize().key(t)

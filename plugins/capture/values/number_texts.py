@@ -135,30 +135,26 @@ class NumberText(Unread):
         )
 
     def differs_from(self, other: Value) -> bool:
-        if not isinstance(other, NumberText):
-            other = other.realize()
-            return isinstance(other, Constant) and (type(other.value) is not str or not self.spelling().may_be(other.value))
-        return self.spelling().differs_from(other.spelling())
+        if isinstance(other, NumberText):
+            return self.spelling().differs_from(other.spelling())
+        known = other.realize()
+        if not isinstance(known, Constant):
+            return False
+        return not isinstance(known.value, str) or not self.spelling().may_be(known.value)
 
     def spelling(self) -> Spelling:
         """What is known of the text whatever the numbers are."""
         first, *rest = self.args
-        if self.function is str.join and isinstance(first, Constant) and len(rest) == 1:
-            parts = [_spelling_of(v) for v in rest[0].items]  # type: ignore[attr-defined]
+        if self.function is str.join and isinstance(first, Constant) and isinstance(rest[0], (Tuple, List)):
+            head, *others = map(_spelling_of, rest[0].items)
             between = Spelling(first.value)
-            return functools.reduce(Spelling.then, itertools.chain.from_iterable((between, v) for v in parts[1:]), parts[0])
+            return functools.reduce(lambda made, part: made.then(between).then(part), others, head)
         if self.function is operator.add:
             return _spelling_of(first).then(_spelling_of(rest[0]))
-        if self.function is format and (isinstance(first, Symbolic) or not rest[0].constant()):
-            spec = rest[0].constant()
-            if not isinstance(first, Symbolic):
-                return _spelling_of(first)
-            if {"c", "n"} & set(spec):  # any character, or what the locale says
-                return Spelling.unknown(None)
-            more = _OF_FORMATS.union(spec, _OF_NUMBERS[float]) if spec else ()
-            return Spelling.unknown(_OF_NUMBERS[first.type()].union(more))
-        if self.function in (str, repr) and isinstance(first, Symbolic):
-            return Spelling.unknown(_OF_NUMBERS[first.type()])
+        if self.function in (format, str, repr) and isinstance(first, Symbolic):
+            return _spelling_of_number(first.type(), rest[0].constant() if rest else "")
+        if self.function is format and not rest[0].constant():
+            return _spelling_of(first)
         return Spelling.unknown(None)
 
     def rebuild(self, r: Rebuilder) -> str:
@@ -250,6 +246,12 @@ def _spelling_of(value: Value) -> Spelling:
     return Spelling(value.value) if isinstance(value, Constant) and type(value.value) is str else Spelling.unknown(None)
 
 
+def _spelling_of_number(kind: type, spec: str) -> Spelling:
+    if {"c", "n"} & set(spec):  # any character, or what the locale says
+        return Spelling.unknown(None)
+    return Spelling.unknown(_OF_NUMBERS[kind].union(*((_OF_FORMATS, spec, _OF_NUMBERS[float]) if spec else ())))
+
+
 def _leaves_of(args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
     return list(itertools.chain.from_iterable(map(_leaves, (*args, *kwargs.values()))))
 
@@ -329,7 +331,7 @@ def _number(t: Tracer, value: Value, of_any_shape: bool = True) -> Value:
     """The number in a plain tensor of one element, as a text shows it; other values as they are."""
     if not isinstance(value, Tensor) or value.type() is not torch.Tensor or value.patched(t, "__format__") is not None:
         return value
-    if of_any_shape and value.fake.requires_grad or not of_any_shape and value.fake.dim():  # the former warns
+    if value.fake.requires_grad if of_any_shape else value.fake.dim():  # ``float()`` of the former warns
         return value
     number = value.read(t, "item")
     return value if number is None else number.realize()

@@ -78,10 +78,11 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
             number = value.read(t, "item")  # what ``torch.Tensor.__format__`` writes
             value = value if number is None else number.realize()
         elif text and look_up(t, value.type(), "__format__")[0] is torch.Tensor:
-            kind = value.type().__name__
-            raise t.raised(TypeError, f"unsupported format string passed to {kind}.__format__")
+            name = value.type().__name__
+            raise t.raised(TypeError, f"unsupported format string passed to {name}.__format__")
     if isinstance(value, Array) and text and issubclass(value.type(), numpy.floating):
-        number = value.tensor(t, copied=True).read(t, "item")  # numpy formats it as a float of Python's
+        held = value.tensor(t, copied=True)  # numpy formats it as a float of Python's
+        number = held.read(t, "item") if isinstance(held, Tensor) else None
         value = value if number is None else number.realize()
     if isinstance(value, Instance):
         kind, owner = value.type(), member_owner(value.type(), "__format__")

@@ -10,6 +10,12 @@ from tests.plugins.capture.capture_lab import Observed, assert_same
 from tests.plugins.capture.stored_lab import Watch
 from turret.plugins.capture.values.number_texts import Spelling
 
+
+class Name(str):
+    """A text of a class of the program's."""
+
+
+NAMED = Name("1.88")
 X = torch.tensor([0.125, -2.0, 3.75])
 
 
@@ -136,6 +142,7 @@ def test_they_are_kept_by_objects_from_before():
         lambda x: x + (f"{x.sum().item():.2f}" == "1.88"),
         lambda x: {f"{x.sum().item():.2f}": x + 1, "1.88": x},
         lambda x: {f"{x[0].item():.0f}": 1, f"{x[1].item():.0f}": 2},  # may be one key
+        lambda x: {f"{x.sum().item():.2f}": x + 1, NAMED: x},
         lambda x: ({f"{x.sum().item():.2f}": 1} == {"1.88": 1}, x + 1),
         lambda x: ("1.9" in {f"{x.sum().item():.1f}": 1}, x + 1),
         lambda x: x + len(str(x)),
