@@ -20,20 +20,25 @@ def version(t: Tracer, tensor: Tensor) -> Value:
     if tensor.fake.is_inference():
         raise Unsupported("_version of a tensor that was made in inference mode")
     written = tensor.fake._version
-    memory = tensor.fake.untyped_storage()._cdata
-    sharing = [v for v in t.recorder.by_fake.values() if v.fake.untyped_storage()._cdata == memory]
-    family = [v for v in sharing if _root(v) is _root(tensor)]
-    origin = tensor if tensor.real is not None else next((v for v in family if v.real is not None), None)
-    for other in sharing:
-        # Whether what came in beside its memory shares its count nobody knows; ``data`` does not, where fakes do.
-        came_beside = other.real is not None and other not in family
-        if (came_beside and (origin is None or other.fake._version)) or (written and _is_data(other)):
-            raise Unsupported("_version of a tensor in the memory of another one that is no view of it")
+    origin = _origin(t, tensor, written > 0)
     if origin is None:
         return Constant(written)
     assert origin.real is not None and origin.source is not None
     before = t.recorder.int_input(origin.real._version, AttrSource(origin.source, "_version"), is_int=True)
     return t.binary(operator.add, before, Constant(written))
+
+
+def _origin(t: Tracer, tensor: Tensor, is_written: bool) -> Tensor | None:
+    """The input that a tensor shares its count with; None where the graph made the memory."""
+    memory = tensor.fake.untyped_storage()._cdata
+    sharing = [v for v in t.recorder.by_fake.values() if v.fake.untyped_storage()._cdata == memory]
+    family = [v for v in sharing if _root(v) is _root(tensor)]
+    origin = tensor if tensor.real is not None else next((v for v in family if v.real is not None), None)
+    # Whether what came in beside its memory shares its count nobody knows; ``data`` does not, where fakes do.
+    beside = [v for v in sharing if v.real is not None and v not in family]
+    if any(origin is None or v.fake._version for v in beside) or (is_written and any(map(_is_data, sharing))):
+        raise Unsupported("_version of a tensor in the memory of another one that is no view of it")
+    return origin
 
 
 def _root(tensor: Tensor) -> torch.Tensor:

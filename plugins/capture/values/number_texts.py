@@ -177,13 +177,18 @@ def written_later(t: Tracer, function: Callable, args: list[Value], kwargs: dict
         return None
     if any(isinstance(v, Tensor) for v in _leaves_of(given, named)):
         given, named = with_numbers_of_tensors(t, function, given, named)
-    values = _leaves_of(given, named)
+    return _written(t, function, given, named)
+
+
+def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> NumberText | None:
+    """The text of arguments that stay what they are; None as above."""
+    values = _leaves_of(args, kwargs)
     if not any(map(_is_late, values)) or not all(_is_late(v) or isinstance(v, Constant) for v in values):
         return None
     tensors = [v for v in values if isinstance(v, Tensor)]
-    if tensors and not _shows_whole_tensors(t, function, given, tensors):
+    if tensors and not _shows_whole_tensors(t, function, args, tensors):
         return None
-    made = NumberText(t, function, given, named)
+    made = NumberText(t, function, args, kwargs)
     made.shown = [(v.fake, t.recorder.versions.of(v.fake)) for v in tensors]
     try:
         texts = [made.example(number) for number in range(len(_EXAMPLES[float]))]
