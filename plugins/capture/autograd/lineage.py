@@ -31,7 +31,8 @@ def version(t: Tracer, tensor: Tensor) -> Value:
 def _origin(t: Tracer, tensor: Tensor, is_written: bool) -> Tensor | None:
     """The input that a tensor shares its count with; None where the graph made the memory."""
     memory = tensor.fake.untyped_storage()._cdata
-    sharing = [v for v in t.recorder.by_fake.values() if v.fake.untyped_storage()._cdata == memory]
+    plain = [v for v in t.recorder.by_fake.values() if type(v) is Tensor and v.fake.layout is torch.strided]
+    sharing = [v for v in plain if v.fake.untyped_storage()._cdata == memory]
     family = [v for v in sharing if _root(v) is _root(tensor)]
     origin = tensor if tensor.real is not None else next((v for v in family if v.real is not None), None)
     # Whether what came in beside its memory shares its count nobody knows; ``data`` does not, where fakes do.
@@ -69,7 +70,7 @@ def base(t: Tracer, tensor: Tensor) -> Value:
 
 def _require_plain(t: Tracer, tensor: Tensor, name: str) -> None:
     """Refuse tensors whose stand-ins in the graph have a past of their own."""
-    if type(tensor) is not Tensor or tensor.outer is not None:
+    if type(tensor) is not Tensor or tensor.outer is not None or tensor.fake.layout is not torch.strided:
         raise Unsupported(f"{name} of a tensor of another class")
     if tensor.new_data is not None or t.recorder.open_regions:
         raise Unsupported(f"{name} of a tensor whose data were set, or in a graph in the graph")
