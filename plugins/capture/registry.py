@@ -38,6 +38,8 @@ class Registry:
     """By the class, ``handler(t, *args, **kwargs)``: what a call of it gives."""
     tensor_methods: dict[str, Handler] = attrs.field(factory=dict)
     """By name, ``handler(t, tensor, *args, **kwargs)``, of methods that are no operations of the graph."""
+    tensor_attributes: dict[str, Handler] = attrs.field(factory=dict)
+    """By name, ``handler(t, tensor)``, of attributes of tensors that capture works out."""
     tensor_setters: dict[str, Handler] = attrs.field(factory=dict)
     """By name, ``handler(t, tensor, value)``, of attributes of tensors that can be set."""
     wrappers: dict[type, Handler] = attrs.field(factory=dict)
@@ -81,6 +83,10 @@ class Registry:
     def tensor_method(self, name: str) -> Callable[[Handler], Handler]:
         """Register the handler of a method of tensors."""
         return _entered(self.tensor_methods, (name,))
+
+    def tensor_attribute(self, name: str) -> Callable[[Handler], Handler]:
+        """Register the handler of an attribute of tensors."""
+        return _entered(self.tensor_attributes, (name,))
 
     def tensor_setter(self, name: str) -> Callable[[Handler], Handler]:
         """Register the handler of setting an attribute of tensors."""

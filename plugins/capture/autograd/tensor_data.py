@@ -14,7 +14,9 @@ class DataPointer(Value):
     """``Tensor.data_ptr()``: good for asking whether two tensors start at the same place."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+        # Of new data the graph may hold a copy; the program has them themselves, and may set others later.
+        self.tensor, self.fake = tensor, (tensor.new_data or tensor).fake
+        self.real = None if tensor.new_data is not None else tensor.real
 
     def type(self) -> type:
         return int
@@ -25,14 +27,23 @@ class DataPointer(Value):
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
         if not isinstance(other, DataPointer) or symbol not in ("==", "!="):
             raise Unsupported(f"{self.describe()} {symbol} {other.describe()}")
-        mine, theirs = self.tensor, other.tensor
-        if mine is not theirs:
-            # Inputs that share memory are guarded to share it, but not where in it they start.
-            inputs = mine.real is not None and theirs.real is not None
-            first, second = (mine.real, theirs.real) if inputs else (mine.fake, theirs.fake)
-            if first.untyped_storage()._cdata == second.untyped_storage()._cdata:  # type: ignore[union-attr]
-                raise Unsupported("comparing addresses of tensors that share memory")
-        return Constant((mine is theirs) == (symbol == "=="))
+        same = self.fake is other.fake or _start_together(self, other)
+        return Constant(same == (symbol == "=="))
+
+
+def _start_together(first: DataPointer, second: DataPointer) -> bool:
+    """Whether two tensors begin at the same place in the same memory."""
+    if first.fake.numel() == 0 or second.fake.numel() == 0:
+        raise Unsupported("comparing addresses of tensors without elements")
+    # Inputs that share memory are guarded to share it, but not where in it they start.
+    inputs = first.real is not None and second.real is not None
+    one, two = (first.real, second.real) if inputs else (first.fake, second.fake)
+    assert one is not None and two is not None
+    if one.untyped_storage()._cdata != two.untyped_storage()._cdata:
+        return False
+    if inputs:
+        raise Unsupported("comparing addresses of tensors that share memory")
+    return one.storage_offset() * one.element_size() == two.storage_offset() * two.element_size()
 
 
 @registry.tensor_method("data_ptr")

@@ -194,7 +194,7 @@ class Policy:
         return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
 
     def dynamic_int(self, source: Source, value: int) -> bool:
-        """Whether an int becomes a symbol; 0 and 1 never do.
+        """Whether an int becomes a symbol: 0 and 1 do where another number was seen there before.
 
         Of what units hold, attributes and variables do that were seen to change.
         """
@@ -204,9 +204,9 @@ class Policy:
         changed = self.history.see_int(source, value)
         if is_named_dynamic(source):
             return value not in (0, 1) and abs(value) < 2**62
-        if self.dynamic is False or dynamo_setting("specialize_int") or value in (0, 1) or abs(value) >= 2**62:
+        if self.dynamic is False or dynamo_setting("specialize_int") or abs(value) >= 2**62:
             return False
-        return changed or (self.dynamic is True and not held)
+        return changed or (self.dynamic is True and not held and value not in (0, 1))
 
     def is_unknown_int(self, source: Source, value: int) -> bool:
         """Whether an int changes from call to call and is too large for a symbol."""

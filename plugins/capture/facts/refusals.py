@@ -6,24 +6,31 @@ own error. Fakes say things in their own words and refuse things that eager take
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.plugins.capture.errors import Unsupported
 from turret.torch_compat.dispatch import disable_current_modes
 from turret.torch_compat.function_overrides import DisableTorchFunction
-from turret.torch_compat.operators.ops import OpOverload
+from turret.torch_compat.operators.ops import OpOverload, linear
 from turret.torch_compat.trees import pytree
 
 _KINDS = (RuntimeError, IndexError, TypeError, ValueError)
 """Errors of shapes, dtypes and arguments; fakes' own (of sizes that depend on data) are classes derived from these."""
 
+_OF_AUTOGRAD = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in-place operation")
+"""What autograd says, of fakes in the same words, and of none of the tensors that are tried here."""
+
 _LIMIT = 2**26
 """Bytes of all tensors that are made for a trial."""
+
+_LINEAR = frozenset({linear, torch.ops.aten.linear, torch.ops.aten.linear.default})
 
 
 def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error: Exception) -> Exception | None:
@@ -35,6 +42,8 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     is_own = op == "call_method" or isinstance(target, types.BuiltinFunctionType)
     if type(error) not in _KINDS or not is_own:
         return None
+    if _OF_AUTOGRAD.match(str(error)):
+        return error.with_traceback(None)
     state = torch.random.get_rng_state()
     try:
         found = [_error_of(op, target, *_filled(args, kwargs, number)) for number in (0, 1)]
@@ -45,14 +54,38 @@ def eager_error(op: str, target: Any, args: list, kwargs: dict[str, Any], error:
     first, second = found
     if not type(first) is type(second) is type(error) or str(first) != str(second):
         return None
-    for tensor in pytree.tree_leaves((args, kwargs)):
-        if isinstance(tensor, torch.Tensor):
-            for number in (*tensor.shape, *tensor.stride()):
-                int(number)  # a size that is a symbol is guarded to be what it was refused for
+    for value in pytree.tree_leaves((args, kwargs)):
+        numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                int(number)  # what is a symbol is guarded to be what it was refused for
     return first
 
 
-def refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
+def refused_call(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
+    """What eager raises where fakes would take a call; None for nothing."""
+    if target not in _LINEAR:
+        return _refused_results(target, args, kwargs)
+    if not _is_widened(*args, **kwargs):
+        return None
+    refused = eager_error("call_function", linear, args, kwargs, RuntimeError())
+    if refused is None:
+        raise Unsupported("a bias that is larger than the product it is added to")
+    return refused
+
+
+def _is_widened(input: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether a bias makes a fake result larger than the product, to which eager adds it in place."""
+    if not all(isinstance(value, torch.Tensor) for value in (input, weight, bias)):
+        return False
+    product = (*input.shape[:-1], *weight.shape[:-1])
+    pairs = zip(reversed(bias.shape), reversed(product), strict=False)
+    wider = bias.dim() > len(product) or any(guard_or_false(b != 1) and guard_or_false(b != n) for b, n in pairs)
+    with torch.no_grad():
+        return wider and linear(input, weight, bias).shape != torch.Size(product)
+
+
+def _refused_results(target: Any, args: list, kwargs: dict[str, Any]) -> Exception | None:
     """What eager raises for the dtypes of the tensors that a call is given to write its results to; None for nothing.
 
     Each operation has a rule of its own, and fakes do not apply it.  Where a dtype is another than the result's, eager
@@ -146,7 +179,9 @@ class _Room:
     left: int = _LIMIT
 
     def filled(self, value: Any, number: int) -> Any:
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymInt):
+            return _now(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise _NotMade
         if not isinstance(value, torch.Tensor):
             return value

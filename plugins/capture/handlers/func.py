@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 import turret
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
@@ -457,9 +457,10 @@ MADE_OUTSIDE: dict[str, tuple[Any, tuple[str, ...]]] = {
 """Functions that a transform returned before the call: by the name of their code, what made them of which variables."""
 
 
-# Code of what ``torch.func.linearize`` returned before the call, which runs a graph module.
+# Code of what ``torch.func.linearize`` returned before the call, which runs a graph module, and what stacks modules.
 registry.followed |= {
     "linearize.<locals>.jvp_fn", "linearize.<locals>.forward_ad_checks", "FoldedGraphModule.__call__",
+    "stack_module_state", "construct_stacked_leaf",
 }  # fmt: skip
 
 
@@ -502,30 +503,74 @@ def functional_call(
         _refuse_other_names(t, target, named)
     positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    places, new = _places_of(t, target, named)
-    before = {name: held.get_item(t, key) for name, (held, key) in places.items()}
+    places = {name: _Place.of(t, target, name, value.realize()) for name, value in named.items()}
+    before = {name: place.get(t) for name, place in places.items()}
     try:
-        for owner, last, name in new:
-            owner.set_attr(t, last, named[name])
-        for name, (held, key) in places.items():
-            held.set_item(t, key, named[name])
+        for name, place in places.items():
+            place.put(t, named[name])
         return t.call(target, positional, keywords)
     finally:
-        for owner, last, _ in new:
-            owner.del_attr(t, last)
-        behind = {name: held.get_item(t, key).realize() for name, (held, key) in places.items()}
-        for name, (held, key) in places.items():
-            held.set_item(t, key, before[name])
+        behind = {name: place.get(t) for name, place in places.items()}
+        for name, place in places.items():
+            place.put(t, before[name])
         _keep_new(t, given, asked, behind)
 
 
-def _keep_new(t: Tracer, given: Value, asked: dict[str, Value], behind: dict[str, Value]) -> None:
+def _keep_new(t: Tracer, given: Value, asked: dict[str, Value], behind: dict[str, Value | None]) -> None:
     """Put what the module has put in the place of a value into the dict that the program gave."""
     if isinstance(given, Sequence):  # of several dicts torch makes a new one, which nobody sees
         return
     for name, value in asked.items():
-        if name in behind and behind[name] is not value.realize():
-            given.set_item(t, Constant(name), behind[name])
+        found = behind[name]
+        if found is not None and found.realize() is not value.realize():
+            given.set_item(t, Constant(name), found)
+
+
+@attrs.frozen
+class _Place:
+    """Where a module keeps a tensor under a name: a dict of parameters or buffers, or (None) its attributes."""
+
+    owner: Module
+    held: Value | None
+    last: str
+
+    @staticmethod
+    def of(t: Tracer, module: Module, name: str, value: Value) -> _Place:
+        """The place of a name, for a value that may be put there."""
+        owner, last = _owner_of(t, module, name), name.rpartition(".")[2]
+        _require_tensor(t, value, "")
+        parts = (part for part in ("_parameters", "_buffers") if last in vars(owner.object)[part])
+        part = next(parts, None)
+        place = _Place(owner, None if part is None else owner.get_attr(t, part).realize(), last)
+        if part is None and (found := place.get(t)) is not None:
+            _require_tensor(t, found.realize(), f"attribute `{last}`: ")
+        return place
+
+    def get(self, t: Tracer) -> Value | None:
+        """What is there now; None where the module has no such attribute."""
+        if self.held is not None:
+            return self.held.get_item(t, Constant(self.last))
+        try:
+            return self.owner.get_attr(t, self.last)
+        except Raised as raised:
+            if issubclass(raised.value.type(), AttributeError):
+                return None
+            raise
+
+    def put(self, t: Tracer, value: Value | None) -> None:
+        if self.held is not None and value is not None:
+            self.held.set_item(t, Constant(self.last), value)
+        elif value is not None:
+            self.owner.set_attr(t, self.last, value)
+        elif self.get(t) is not None:
+            self.owner.del_attr(t, self.last)
+
+
+def _require_tensor(t: Tracer, value: Value, of: str) -> None:
+    """Raise torch's error for what is neither a tensor nor None."""
+    if not issubclass(value.type(), torch.Tensor) and not t.is_none(value):
+        text = t.constant_of(t.call(t.wrap_known(str), [value], {}))
+        raise t.raised(TypeError, f"{of}{text} is not an instance of torch.Tensor")
 
 
 def _replacements(t: Tracer, given: Value) -> dict[str, Value]:
@@ -593,21 +638,6 @@ def _is_changed(t: Tracer, module: torch.nn.Module) -> bool:
     return stored or any(v is not None and v.mutated for v in held)
 
 
-def _places_of(
-    t: Tracer, module: Module, names: Iterable[str]
-) -> tuple[dict[str, tuple[Value, Constant]], list[tuple[Module, str, str]]]:
-    """Where a module keeps parameters and buffers: dicts and keys, and owners of attributes that there are not yet."""
-    places, new = {}, []
-    for name in names:
-        owner, last = _owner_of(t, module, name), name.rpartition(".")[2]
-        held = _dict_of(t, owner, last)
-        if held is None:
-            new.append((owner, last, name))
-        else:
-            places[name] = held, Constant(last)
-    return places, new
-
-
 def _owner_of(t: Tracer, module: Module, name: str) -> Module:
     """The submodule that holds a parameter or buffer, or would hold it."""
     owner: Value = module
@@ -616,13 +646,3 @@ def _owner_of(t: Tracer, module: Module, name: str) -> Module:
     if not isinstance(owner, Module):
         raise Unsupported(f"{name!r} in torch.func.functional_call, which is of no module")
     return owner
-
-
-def _dict_of(t: Tracer, owner: Module, last: str) -> Value | None:
-    """The dict of a module that holds a parameter or buffer; None for a name that the module does not have."""
-    for part in ("_parameters", "_buffers"):
-        if last in vars(owner.object)[part]:
-            return owner.get_attr(t, part).realize()
-    if hasattr(owner.object, last) or last in owner.stores:
-        raise Unsupported(f"{last!r} in torch.func.functional_call, which is no parameter or buffer")
-    return None

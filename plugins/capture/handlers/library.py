@@ -2,7 +2,7 @@
 
 import torch
 
-from turret.plugins.capture.autograd import backward, hooks, module_hooks, tensor_data
+from turret.plugins.capture.autograd import backward, hooks, lineage, module_hooks, tensor_data
 from turret.plugins.capture.handlers import (
     attention,
     autograd,
@@ -69,6 +69,7 @@ __all__ = [
     "hooks",
     "inference_mode",
     "itertools",
+    "lineage",
     "made_classes",
     "module_hooks",
     "namespaces",

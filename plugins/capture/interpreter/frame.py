@@ -15,9 +15,10 @@ from turret.plugins.capture.python import polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
 from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
 
 _Start: TypeAlias = "tuple[list[Value], tuple[str, ...], tuple[Any, ...]]"
@@ -80,6 +81,11 @@ class Frame:
     def pop(self) -> Value:
         """The top value, looked at."""
         return self.stack.pop().realize()
+
+    def pop_key(self) -> tuple[Value, Value]:
+        """A key and a container below it, looked at; but for a key of a dict that only the call itself can look at."""
+        key, container = self.stack.pop(), self.pop()
+        return key if isinstance(key, Unread) and type(container) is Dict else key.realize(), container
 
     def popn(self, count: int) -> list[Value]:
         """The top values as they are, the deepest first."""

@@ -211,19 +211,19 @@ def binary_op(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("BINARY_SUBSCR")
 def binary_subscr(f: Frame, i: Instruction) -> None:
-    key, container = f.pop(), f.pop()
+    key, container = f.pop_key()
     f.push(f.tracer.get_item(container, key))
 
 
 @registry.instruction("STORE_SUBSCR")
 def store_subscr(f: Frame, i: Instruction) -> None:
-    key, container, value = f.pop(), f.pop(), f.stack.pop()
+    (key, container), value = f.pop_key(), f.stack.pop()
     container.set_item(f.tracer, key, value)
 
 
 @registry.instruction("DELETE_SUBSCR")
 def delete_subscr(f: Frame, i: Instruction) -> None:
-    key, container = f.pop(), f.pop()
+    key, container = f.pop_key()
     container.del_item(f.tracer, key)
 
 
@@ -308,12 +308,12 @@ def contains_op(f: Frame, i: Instruction) -> None:
 @registry.instruction("LOAD_ATTR")
 def load_attr(f: Frame, i: Instruction) -> None:
     number, null = name_of(i)
-    push_found(f, f.tracer.get_attr(f.pop(), f.code.co_names[number]), null)
+    push_found(f, f.tracer.get_attr(f.stack.pop(), f.code.co_names[number]), null)
 
 
 @registry.instruction("LOAD_METHOD")
 def load_method(f: Frame, i: Instruction) -> None:
-    owner = f.pop()
+    owner = f.stack.pop()
     f.push(NULL)
     f.push(f.tracer.get_attr(owner, f.code.co_names[i.arg]))
 
@@ -460,7 +460,7 @@ def append(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("MAP_ADD")
 def map_add(f: Frame, i: Instruction) -> None:
-    value, key = f.stack.pop(), f.pop()
+    value, key = f.stack.pop(), f.stack.pop()
     f.stack[-i.arg].set_item(f.tracer, key, value)
 
 

@@ -88,6 +88,8 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         return t.state.set(function, args, kwargs)
     if function in state._QUIET:
         return Constant(None)
+    if function is torch.clear_autocast_cache:
+        return t.state.clear_autocast_cache()
     if function in _NESTING:
         return t.state.nest(_NESTING[function])
     name = getattr(function, "__name__", "")

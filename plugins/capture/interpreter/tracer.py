@@ -41,6 +41,7 @@ from turret.plugins.capture.values.base import (
     Constant,
     Lazy,
     Tracer,
+    Unread,
     Value,
     is_numpy_scalar,
     spelled,
@@ -96,6 +97,8 @@ class FrameTracer(Caller):
         self.arrays_made: list[Any] = []
         """Arrays that the program made of constants."""
         self.tensors_of_arrays: list[Value] = []
+        self.has_unread_keys = False
+        """Whether a dict has a key that nobody can read yet."""
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
         """Tensors that are copies where arrays are views, with those that they show and all their versions."""
         self.merged: list[Any] = []
@@ -501,7 +504,7 @@ class FrameTracer(Caller):
 
     def get_attr(self, value: Value, name: str) -> Value:
         """An attribute as the program asks for it: an ``AttributeError`` says of what, and of which name."""
-        value = value.realize()
+        value = value if isinstance(value, Unread) else value.realize()
         try:
             return value.get_attr(self, name)
         except Raised as raised:
@@ -511,7 +514,7 @@ class FrameTracer(Caller):
 
     def get_item(self, container: Value, key: Value) -> Value:
         held = container.realize()
-        found = entry_drawn(self, held, key.realize())
+        found = None if isinstance(key, Unread) else entry_drawn(self, held, key.realize())
         return held.get_item(self, key) if found is None else found
 
     def iterate(self, value: Value) -> Value:

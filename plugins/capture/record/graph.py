@@ -42,7 +42,7 @@ from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
-from turret.plugins.capture.facts.refusals import eager_error, refused_results
+from turret.plugins.capture.facts.refusals import eager_error, refused_call
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import (
     fake_mode_without_gradients,
@@ -658,7 +658,7 @@ class GraphRecorder:
                     return made
                 if op == "call_method":
                     return ask(target, *fakes, **named_fakes)
-                refused = refused_results(target, fakes, named_fakes)
+                refused = refused_call(target, fakes, named_fakes)
                 if refused is None:
                     return target(*fakes, **named_fakes)
         except Unsupported:

@@ -19,7 +19,7 @@ from turret.torch_compat import settings
 from turret.torch_compat.modes import set_grad_enabled
 from turret.torch_compat.operators.native_functions import log_api_usage_once
 
-_QUIET = frozenset({torch.clear_autocast_cache, log_api_usage_once})
+_QUIET = frozenset({log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""
 
 
@@ -101,9 +101,13 @@ class TorchState:
         change = torch.autocast_increment_nesting if step > 0 else torch.autocast_decrement_nesting
         result = change()
         self.t.recorder.graph.create_node("call_function", change, (), {})
-        if self.nesting == 0 and step < 0:
-            torch.clear_autocast_cache()
         return Constant(result)
+
+    def clear_autocast_cache(self) -> Value:
+        """Forget what autocast made of parameters: a graph that runs call by call would find that of the last call."""
+        torch.clear_autocast_cache()
+        self.t.recorder.graph.create_node("call_function", torch.clear_autocast_cache, (), {})
+        return Constant(None)
 
     def enter_inference_mode(self, enabled: bool) -> None:
         """Be in inference mode, or out of it, until the block ends; the graph has gradients off, or on."""

@@ -292,6 +292,7 @@ class Tracer(Protocol):
     arrays_read: list[torch.Tensor]
     arrays_made: list[Any]
     tensors_of_arrays: list[Value]
+    has_unread_keys: bool
     """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     copied_views: list[list[tuple[torch.Tensor, int]]]
     merged: list[Any]
@@ -650,6 +651,14 @@ class Unread(Lazy):
 
     def describe(self) -> str:
         return self.reason
+
+    def is_same(self, other: Value) -> bool:
+        """Whether the value is equal to another one for sure."""
+        return self is other
+
+    def differs_from(self, other: Value) -> bool:
+        """Whether the value is equal to another one for sure never."""
+        return False
 
     def rebuild(self, r: Rebuilder) -> str:
         raise Unsupported(self.reason, step=self.step)

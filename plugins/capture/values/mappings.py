@@ -12,7 +12,16 @@ from typing import Any
 from turret.frames.sources import DictSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop, spelled
+from turret.plugins.capture.values.base import (
+    Answer,
+    Constant,
+    Rebuilder,
+    Tracer,
+    Unread,
+    Value,
+    refuse_to_drop,
+    spelled,
+)
 from turret.plugins.capture.values.iterators import Iterator
 from turret.plugins.capture.values.sequences import Tuple, folded
 
@@ -62,10 +71,23 @@ class Dict(Value):
         refuse_to_drop(self, (v for _, v in self.items.values()), dropped)
         t.effects.note(self)
 
+    def hashed(self, t: Tracer, key: Value) -> Any:
+        """What a key is found by among the others; one that nobody can read yet has to differ from them for sure."""
+        if not isinstance(key, Unread) and not t.has_unread_keys:
+            return key.realize().key(t)
+        for other in self.keys():
+            if isinstance(key, Unread) and key.is_same(other):
+                return other
+            unread, beside = (key, other) if isinstance(key, Unread) else (other, key)
+            if isinstance(unread, Unread) and not unread.differs_from(beside):
+                unread.realize()
+        t.has_unread_keys |= isinstance(key, Unread)
+        return key if isinstance(key, Unread) else key.realize().key(t)
+
     def find(self, t: Tracer, key: Value) -> Value | None:
         """The value of a key, or None."""
-        found = self.items.get(key.realize().key(t))
-        if found is None and self.source is not None:
+        found = self.items.get(self.hashed(t, key))
+        if found is None and self.source is not None and not isinstance(key, Unread):
             is_among(t, key, self.keys())
         return None if found is None else found[1]
 
@@ -80,13 +102,13 @@ class Dict(Value):
         raise t.raised(KeyError, key)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        hashed = key.realize().key(t)
+        hashed = self.hashed(t, key)
         known = self.items.get(hashed)
         self.changed(t, () if known is None else known[1:])
         self.items[hashed] = (known[0] if known is not None else key, value)
 
     def del_item(self, t: Tracer, key: Value) -> None:
-        hashed = key.realize().key(t)
+        hashed = self.hashed(t, key)
         if hashed not in self.items:
             raise t.raised(KeyError, key)
         self.changed(t, self.items[hashed][1:])
@@ -111,6 +133,9 @@ class Dict(Value):
         return bool(self.items)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
+        if t.has_unread_keys:
+            for key in (*self.keys(), *(other.keys() if isinstance(other, Dict) else ())):
+                key.realize()
         if symbol not in ("==", "!=") or not isinstance(other, Dict):
             return self.not_implemented_unless(other, dict) if symbol in ("==", "!=") else NotImplemented
         if collections.OrderedDict in (self.kind, other.kind) and self.kind is other.kind:
@@ -226,7 +251,7 @@ class Dict(Value):
         return t.new_tuple([key, value])
 
     def m_move_to_end(self, t: Tracer, key: Value, last: Value | None = None) -> Value:
-        hashed = key.realize().key(t)
+        hashed = self.hashed(t, key)
         if hashed not in self.items:
             raise t.raised(KeyError, key)
         self.changed(t, ())

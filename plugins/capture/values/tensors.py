@@ -49,9 +49,9 @@ KNOWN_ATTRIBUTES = frozenset(
     {
         "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_mps", "is_xpu",
         "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_meta", "is_vulkan", "is_xla",
-        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "retains_grad", "output_nr",
+        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "name", "names", "retains_grad", "output_nr",
     }
-)  # fmt: skip
+).intersection(dir(torch.Tensor))  # fmt: skip
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn", "nbytes"}
 
@@ -134,7 +134,7 @@ def _is_computed(name: str) -> bool:
     return isinstance(find_in_mro(torch.Tensor, name)[1], (types.GetSetDescriptorType, property)) and name[:2] != "__"
 
 
-_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn"})
+_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn", "_grad_fn", "_base", "_version"})
 
 _NOT_A_LEAF = "you can only change requires_grad flags of leaf variables."
 _TO_DETACH = (
@@ -179,6 +179,8 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.{name} under torch.func.{under}")  # which the fake tensor has not seen
         if (compute := _COMPUTED.get(name)) is not None:
             return compute(self, t)
+        if (handler := registry.tensor_attributes.get(name)) is not None:
+            return handler(t, self)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
@@ -186,7 +188,7 @@ class Tensor(Value):
             )  # fmt: skip
         if name in GRAPH_ATTRIBUTES:
             return t.recorder.call(getattr, [self, Constant(name)], {})
-        if name == "grad_fn":
+        if name in ("grad_fn", "_grad_fn"):
             found = self.fake.grad_fn
             return Constant(None) if found is None else GradientFunction(self, found, t.call_stack.step)
         return self.own_attribute(t, name)
@@ -583,6 +585,8 @@ _COMPUTED: dict[str, Callable[[Tensor, Tracer], Value]] = {
         operator.mul, value.call_method(t, "numel", [], {}), Constant(value.fake.element_size())
     ),
     "volatile": _volatile,
+    "_python_dispatch": lambda value, t: Constant(False),
+    "_has_symbolic_sizes_strides": lambda value, t: Constant(False),
 }
 """Attributes that are neither read off a fake tensor nor nodes of the graph as they are."""
 _OWN_METHODS: dict[str, Callable[[Tensor, Tracer, list[Value], dict[str, Value]], Value | None]] = {

@@ -306,6 +306,32 @@ def test_autocast():
     check(function, [])
 
 
+def test_steps_under_autocast_read_the_weights_of_each_step():
+    """Casts of weights are kept for as long as autocast is on: a graph ends it as the program's block does."""
+
+    def losses(wrap: Any) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    made = model(x)
+                loss = (made + model(x)).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call, x = wrap(step), torch.randn(3, 4)
+        return [call(x).item() for _ in range(4)]
+
+    expected = losses(lambda step: step)
+    assert losses(lambda step: Observed(step, fullgraph=True)) == expected
+    assert losses(lambda step: turret.compile(step, fullgraph=True, backend="eager")) == expected
+
+
 def test_a_scaler_of_gradients_breaks_with_its_reason():
     def run(wrap: Any) -> tuple[list[torch.Tensor], Any]:
         torch.manual_seed(0)

@@ -31,6 +31,7 @@ def test_each_table_is_filled_by_its_decorator_and_holds_the_handler_under_each_
         "instructions": (registry.instruction, ("NOP", "CACHE")),
         "modules": (registry.module, ("torch.optim",)),
         "tensor_methods": (registry.tensor_method, ("numpy",)),
+        "tensor_attributes": (registry.tensor_attribute, ("_base",)),
         "tensor_setters": (registry.tensor_setter, ("data",)),
     }
     for table, (register, keys) in entered.items():
@@ -88,6 +89,7 @@ def test_each_kind_of_handler_is_loaded():
     assert dict in filled.classes and torch.device in filled.classes
     assert {"as_subclass", "backward", "numpy", "register_hook", "retain_grad"} <= filled.tensor_methods.keys()
     assert set(filled.tensor_setters) == {"data"}
+    assert set(filled.tensor_attributes) == {"_base", "_version"}
     assert {"torch._compile", "torch._functorch", "torch.optim.optimizer"} <= filled.modules.keys()
 
 

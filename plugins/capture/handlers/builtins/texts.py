@@ -9,16 +9,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from turret.frames.class_members import member_owner
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.classes import AddressText
+from turret.plugins.capture.values.classes import AddressText, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.number_texts import NumberText
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Array, Tensor
 
 
 @registry.function(os.fspath)
@@ -71,10 +72,7 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     text = "" if spec is None else t.constant_of(spec)
     if isinstance(value, NumberText):
         return t.text(format, [value, Constant(text)], {}) if text else value
-    value = value.realize()
-    if isinstance(value, Tensor) and value.type() is torch.Tensor and value.fake.dim() == 0:
-        number = value.read(t, "item")  # what ``torch.Tensor.__format__`` writes
-        value = value if number is None else number.realize()
+    value = _number_formatted(t, value.realize(), text)
     if isinstance(value, Instance):
         kind, owner = value.type(), member_owner(value.type(), "__format__")
         if owner in (int, float, str) and not text:
@@ -87,3 +85,20 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
         if isinstance(value, AddressText):
             return value
     return t.text(format, [value, Constant(text)], {})
+
+
+def _number_formatted(t: Tracer, value: Value, text: str) -> Value:
+    """The number that a tensor or a scalar of numpy is formatted as; other values as they are."""
+    if isinstance(value, Array) and text and issubclass(value.type(), numpy.floating):
+        held = value.tensor(t, copied=True)  # numpy formats it as a float of Python's
+    elif not isinstance(value, Tensor) or value.patched(t, "__format__") is not None:
+        return value
+    elif value.type() is torch.Tensor and value.fake.dim() == 0:
+        held = value  # what ``torch.Tensor.__format__`` writes
+    elif text and look_up(t, value.type(), "__format__")[0] is torch.Tensor:
+        name = value.type().__name__
+        raise t.raised(TypeError, f"unsupported format string passed to {name}.__format__")
+    else:
+        return value
+    number = held.read(t, "item") if isinstance(held, Tensor) else None
+    return value if number is None else number.realize()

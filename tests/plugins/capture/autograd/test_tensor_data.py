@@ -269,3 +269,41 @@ def test_set_is_compiled(program):
     compiled = turret.compile(program, fullgraph=True, options={"cache": False})
     assert_same(compiled(*mine), program(*theirs))
     assert_same(mine, theirs)
+
+
+def _of_new_data(x, y):
+    before = y.data_ptr()
+    x.data = y
+    same = x.data_ptr() == y.data_ptr()
+    y.data = torch.ones(3, 4)
+    return same, before == x.data_ptr(), x.data_ptr() == y.data_ptr(), x * 2
+
+
+def _of_a_parameter(x, y):
+    weight = nn.Parameter(x)
+    return weight.data_ptr() == x.data_ptr(), weight.data_ptr() == y.data_ptr(), weight * 2
+
+
+@pytest.mark.parametrize("program", [_of_new_data, _of_a_parameter])
+def test_addresses_are_those_of_the_data_that_a_tensor_was_given(program):
+    check(program, torch.randn(3, 4), torch.randn(3, 4), breaks=0)
+
+
+def test_addresses_of_a_layers_new_data_are_those_of_the_tensor_they_came_from():
+    layer, other = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+
+    def program(x):
+        layer.weight.data = other.data
+        return layer(x), layer.weight.data_ptr() == other.data_ptr()
+
+    observed = Observed(program, fullgraph=True)
+    for x in (torch.randn(3, 4), torch.randn(3, 4)):
+        assert_same(observed(x), program(x))
+    assert observed(torch.ones(3, 4))[1]
+
+
+def test_addresses_of_views_tell_whether_they_begin_where_their_base_does():
+    def program(x):
+        return x.view(-1).data_ptr() == x.data_ptr(), x[1:].data_ptr() == x.data_ptr(), x.t().data_ptr() == x.data_ptr()
+
+    check(program, torch.randn(3, 4), breaks=0)

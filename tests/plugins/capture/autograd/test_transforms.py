@@ -222,6 +222,68 @@ def test_functional_call_gives_a_module_an_attribute_that_it_lacks_for_that_call
     assert "scale" not in vars(module) and "extra" not in vars(module.inner)
 
 
+class Plain(nn.Module):
+    """A module with tensors that are neither parameters nor buffers."""
+
+    shared = torch.tensor(2.0)
+    missing = None
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.scale, self.size = nn.Parameter(torch.ones(4)), torch.tensor(2.0), 3
+
+    def forward(self, x):
+        made = x * self.weight * self.scale * self.shared
+        self.scale = self.scale + 1
+        return made if self.missing is None else made + self.missing
+
+
+@pytest.mark.parametrize("name", ["scale", "shared", "missing", "inner.scale"])
+def test_functional_call_puts_tensors_in_the_place_of_plain_attributes_for_that_call(name):
+    def program(module, x):
+        given = {name: x[0], f"{name.rpartition('scale')[0]}weight" if "." in name else "weight": x[1]}
+        made = functional_call(module, given, (x,))
+        return made, given, module(x)
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Plain()
+
+        def forward(self, x):
+            return self.inner(x)
+
+    # What was the class's is an attribute of the module's own from the first call on, as torch puts it back.
+    graphs = 1 if "scale" in name else 2
+    check(program, Outer() if "." in name else Plain(), X, breaks=0, graphs=graphs)
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_modules_are_stacked_in_the_graph_and_leaves_get_their_gradients(requires_grad):
+    modules = nn.ModuleList([nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)) for _ in range(3)])
+    modules.eval().requires_grad_(requires_grad)
+
+    def program(x):
+        parameters, buffers = torch.func.stack_module_state(list(modules))
+        made = vmap(lambda p, b: functional_call(modules[0], (p, b), (x,)))(parameters, buffers)
+        if requires_grad:
+            made.square().sum().backward()
+        return made.detach(), [p.grad for p in parameters.values()], buffers
+
+    full(program, X)
+
+
+@pytest.mark.parametrize("given", [{"weight": 3.0}, {"size": X}, {"forward": X}, {"scale": "text"}])
+def test_functional_call_refuses_what_is_no_tensor_as_torch_does(given):
+    def program(module, x):
+        try:
+            return functional_call(module, given, (x,))
+        except TypeError as error:
+            return x, "is not an instance of torch.Tensor" in str(error), module(x)
+
+    check(program, Plain(), X, breaks=0 if "forward" not in given else None)
+
+
 def test_gradients_of_each_sample_of_a_module():
     weights = {k: v.detach() for k, v in NET.named_parameters()}
 

@@ -507,7 +507,7 @@ def test_a_copy_that_a_side_writes_to_is_never_taken_for_a_later_tensor():
 REFUSED = {
     view_of_what_is_written: "shares its memory", appended: "changes a list", looped: "a branch on a tensor's value",
     left_early: "a branch on a tensor's value", read_where_unset: "one side alone sets it", resized: "changes",
-    of_one_side_alone: "gradients to different tensors", or_another_leaf: "gradients to different tensors", written_parameter: "leaf",
+    of_one_side_alone: "gradients to different tensors", or_another_leaf: "gradients to different tensors",
 }  # fmt: skip
 
 
@@ -516,6 +516,14 @@ def test_what_a_cond_cannot_stand_for_is_refused_with_what_is_in_the_way(functio
     compiled = turret.compile(function, fullgraph=True)
     with pytest.raises(CaptureError, match=REFUSED[function]):
         outcome(compiled, DATA[0])
+
+
+def test_a_side_that_writes_to_a_leaf_raises_autograds_error_where_data_take_it():
+    compiled = turret.compile(written_parameter, fullgraph=True)
+    for data in ([1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [1.0, 2.0, 3.0]):
+        expected = outcome(written_parameter, data)
+        assert (expected is RuntimeError) is (data[0] > 0)
+        assert_same(outcome(compiled, data), expected)
 
 
 def test_a_side_has_no_share_in_gradients_where_the_other_one_runs():

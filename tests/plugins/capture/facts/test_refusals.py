@@ -19,6 +19,8 @@ WRONG = {
     "mask": lambda x: x[torch.ones(3, dtype=torch.bool)],
     "view": lambda x: x.view(3, 3),
     "dimension": lambda x: x.sum(5),
+    "bias of a vector's product": lambda x: torch.nn.functional.linear(x[0], x, x[:2]),
+    "bias of more dimensions": lambda x: torch.nn.functional.linear(x.view(1, 4, 4), x, x.expand(3, 4, 4) * 1),
     "parts": lambda x: torch.cat([x, torch.ones(4, 3, 2)]),
     "text added": lambda x: x + "a",
     "added to a text": lambda x: "a" + x,
@@ -123,3 +125,33 @@ def test_results_of_another_dtype_are_written_or_refused_as_eager_does(case: str
     assert words == said
     if words == "written":
         torch.testing.assert_close(got, expected)
+
+
+def test_a_number_that_changes_is_the_one_that_was_refused():
+    def program(x: Tensor, number: int) -> Tensor:
+        try:
+            return x.sum(number) + x.narrow(0, 0, number)
+        except (IndexError, RuntimeError) as error:
+            return x + len(str(error))
+
+    compiled = turret.compile(program, fullgraph=True, options={"cache": False})
+    x = torch.randn(4, 4)
+    for number in (1, 0, 2, 3, 9, 1):
+        torch.testing.assert_close(compiled(x, number), program(x, number))
+
+
+def test_a_write_to_a_leaf_raises_autograds_error_in_a_full_graph():
+    def program(x: Tensor) -> Tensor:
+        return x.add_(1)
+
+    def of_a_view(x: Tensor) -> Tensor:
+        x[1:].mul_(2)
+        return x
+
+    for wrong in (program, of_a_view):
+        x = torch.ones(4, requires_grad=True)
+        with pytest.raises(RuntimeError) as expected:
+            wrong(x)
+        with pytest.raises(type(expected.value)) as found:
+            turret.compile(wrong, fullgraph=True)(x)
+        assert str(found.value) == str(expected.value)

@@ -8,7 +8,14 @@ import torch
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
 from tests.plugins.capture.stored_lab import Watch
+from turret.plugins.capture.values.number_texts import Spelling
 
+
+class Name(str):
+    """A text of a class of the program's."""
+
+
+NAMED = Name("1.88")
 X = torch.tensor([0.125, -2.0, 3.75])
 
 
@@ -49,7 +56,44 @@ def of_rounded_numbers(x):
     return f"{round(total, 2)} {round(total)}", round(total, 1), round((x > 0).sum().item()), round(total, None)
 
 
-PROGRAMS = [of_floats, of_ints_and_bools, joined, of_tensors_that_change, in_a_loop, of_rounded_numbers]
+def in_containers(x):
+    held = [x[0].item(), {"a": x[1].item()}]
+    text = f"{held}"
+    held.append(3)
+    return text, str({"n": (x[2].item(),)}), repr([x[0].item()]), held
+
+
+def of_tensors_of_one_element(x):
+    first, total = x[0], x.sum()
+    return "{:.2f} {n:>9.1f} {}".format(first, 3, n=total), "%.1f|%5.2e%%" % (first, x[:1]), "%g" % total
+
+
+def by_methods_of_texts(x):
+    text = f"{x.sum().item():.2f}"
+    return text.rjust(12), text.strip("0").upper().replace(".", ","), text.zfill(9) + "!"
+
+
+def of_scalars_of_numpy(x):
+    return f"{x.numpy().sum():.3f}", x + 1
+
+
+def of_whole_tensors(x):
+    return str(x), f"{x * 2}", "%s and %d" % (x > 0, 3), "{!r} {}".format(x[0], x.int()), f"{[x, {'a': x.sum()}]}"
+
+
+def as_keys(x):
+    made = {f"loss {n}: {v.item():.2f}": v for n, v in enumerate(x)}
+    total = x.sum().item()
+    key = f"{total:.1f}"
+    made[key] = x
+    made[f"{total:.1f}"] = made[key] + 1
+    return made, {key: 1, "total": 2, 3: 4}, "mean" in made, made.get("mean"), key in made, len(made)
+
+
+PROGRAMS = [
+    of_floats, of_ints_and_bools, joined, of_tensors_that_change, in_a_loop, of_rounded_numbers, in_containers,
+    of_tensors_of_one_element, by_methods_of_texts, of_scalars_of_numpy, of_whole_tensors, as_keys,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -60,7 +104,7 @@ def test_they_are_those_of_each_call(program):
     assert len(observed.graphs) <= 2
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p is not of_scalars_of_numpy], ids=lambda p: p.__name__)
 def test_captures_of_them_are_stored_for_other_processes(program, tmp_path):
     watch = Watch()
     turret.compile(program, fullgraph=True, plugins=[watch], options={"cache_dir": str(tmp_path)})(X)
@@ -96,7 +140,13 @@ def test_they_are_kept_by_objects_from_before():
     [
         lambda x: x + len(f"{x.sum().item():.2f}"),
         lambda x: x + (f"{x.sum().item():.2f}" == "1.88"),
-        lambda x: {f"{x.sum().item():.2f}": x + 1},
+        lambda x: {f"{x.sum().item():.2f}": x + 1, "1.88": x},
+        lambda x: {f"{x[0].item():.0f}": 1, f"{x[1].item():.0f}": 2},  # may be one key
+        lambda x: {f"{x.sum().item():.2f}": x + 1, NAMED: x},
+        lambda x: ({f"{x.sum().item():.2f}": 1} == {"1.88": 1}, x + 1),
+        lambda x: ("1.9" in {f"{x.sum().item():.1f}": 1}, x + 1),
+        lambda x: x + len(str(x)),
+        lambda x: ("{:.2f}".format(x[0] > 0), "%d" % x[0], x + 1),
         lambda x: (x + 1, "%d" % x.sum().item()),  # raises for what is no number
     ],
 )
@@ -114,3 +164,68 @@ def test_a_format_that_does_not_fit_raises_where_the_program_can_catch_it():
             return x + 1, str(error)
 
     assert_same(Observed(program)(X), program(X))
+
+
+def test_a_text_of_a_tensor_is_of_what_was_in_it_then():
+    def program(x):
+        made = x * 2
+        texts = str(made), str(made[1:]), str(x)
+        made[1] = 5
+        x.add_(1)
+        return texts, made, str(made)
+
+    assert_same(Observed(program)(X.clone()), program(X.clone()))
+
+
+@pytest.mark.parametrize("make", [torch.nn.Parameter, lambda x: x.clone().requires_grad_()])
+def test_a_text_of_a_tensor_with_gradients_names_eagers_history(make):
+    def program(x):
+        return str(x), f"{x}", x * 2
+
+    def of_what_is_computed(x):
+        return str(x * 2)
+
+    assert_same(Observed(program, fullgraph=True)(make(X)), program(make(X)))
+    assert "grad_fn=<MulBackward0>" in Observed(of_what_is_computed)(make(X))
+
+
+@pytest.mark.parametrize("value", [X, torch.nn.Parameter(X[0])])
+def test_a_format_that_tensors_do_not_take_raises_where_the_program_can_catch_it(value):
+    def program(x):
+        try:
+            return f"{value:.2f}", x
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert_same(Observed(program, fullgraph=True)(X), program(X))
+
+
+def test_a_list_that_holds_itself_is_left_to_python():
+    def program(x):
+        held = [x[0].item()]
+        held.append(held)
+        return str(held), x + 1
+
+    assert_same(Observed(program)(X), program(X))
+
+
+@pytest.mark.parametrize(
+    "one, other, differ",
+    [
+        (Spelling("a"), Spelling("b"), True),
+        (Spelling("a"), Spelling("a"), False),
+        (Spelling("loss ").then(Spelling.unknown("0123")), Spelling("loss"), True),
+        (Spelling("loss ").then(Spelling.unknown("0123")), Spelling("loss 12"), False),
+        (Spelling("loss ").then(Spelling.unknown("0123")), Spelling("loss a"), True),
+        (Spelling.unknown("01").then(Spelling("%")), Spelling.unknown("01").then(Spelling("$")), True),
+        (Spelling.unknown("01").then(Spelling("%")), Spelling.unknown(None), False),
+        (Spelling("loss ").then(Spelling.unknown("1")), Spelling.unknown("1"), True),
+        (Spelling.unknown("1").then(Spelling(" s")), Spelling.unknown("1"), True),
+        (Spelling("11").then(Spelling.unknown("1")), Spelling.unknown("1"), False),
+        (Spelling("a").then(Spelling.unknown("b1")), Spelling("ab").then(Spelling.unknown("1")), False),
+        (Spelling.unknown("1").then(Spelling("x")).then(Spelling.unknown("2")), Spelling("1x2"), False),
+        (Spelling.unknown("1").then(Spelling("x")).then(Spelling.unknown("2")), Spelling("1y2"), True),
+    ],
+)
+def test_two_texts_differ_where_no_numbers_make_them_equal(one, other, differ):
+    assert one.differs_from(other) is other.differs_from(one) is differ
