@@ -140,6 +140,12 @@ class World:
         """Which of the arguments so far are still there."""
         return [reference() is not None for reference in self.passed]
 
+    def forget_results(self) -> None:
+        """Have the functions that remember their results forget them."""
+        for value in vars(self.scope["Remembering"]).values():
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
+
     def snapshot(self, ended: tuple[str, Any, str], exact: bool) -> Snapshot:
         """Everything that can be seen after a call; with ``exact``, how many random numbers were drawn, too."""
         names = [n for n in self.scope if not n.startswith("__")]
@@ -169,6 +175,11 @@ def check(text: str, seed: int, compile: Compile, calls: int = CALLS, *, exact: 
         for number in range(calls):
             if not _call(plain, mine, seed, number, exact):
                 break
+
+
+def _kept(plain: list[bool], mine: list[bool]) -> list[int]:
+    """Numbers of the arguments that captured code alone keeps alive."""
+    return [n for n, (was, now) in enumerate(zip(plain, mine, strict=True)) if now and not was]
 
 
 @contextlib.contextmanager
@@ -212,7 +223,11 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> boo
         found = difference_of(got, expected, exact)
         if found is not None:
             raise Difference(f"call {number}: {found}")
-    if kept := [n for n, (was, now) in enumerate(zip(*alive, strict=True)) if now and not was]:
+    if _kept(*alive):
+        # Captured code puts nothing new in the place of what functions remember of calls that were not captured.
+        plain.forget_results()
+        mine.forget_results()
+    if kept := _kept(plain.alive(), mine.alive()):
         raise Difference(f"call {number}: arguments {kept} of all calls are alive, plainly they are not")
     return not computed_again
 

@@ -156,6 +156,8 @@ class Perturbed(TorchDispatchMode):
             return result
         if name in _CENTERING:
             result = (_centred(result[0]), *result[1:])
+        if name == "log_sigmoid_forward":
+            result = (self._underflown(result[0], args[0]), result[1])
         if name in _UNDERFLOWING:
             result = self._underflown(result, args[0])
         if name in _PRODUCTS and result.dtype in _WIDENED:

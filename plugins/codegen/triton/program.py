@@ -189,5 +189,9 @@ def _comment(kernel: Kernel) -> str:
 
 
 def _options(asserts: bool) -> dict[str, bool]:
-    """Compile options: checks only where the kernel makes some, and never those of integer overflow."""
-    return {"enable_fp_fusion": True} | ({"debug": True, "sanitize_overflow": False} if asserts else {})
+    """Compile options: checks only where the kernel makes some, and never those of integer overflow.
+
+    A product and a sum are rounded each, as in eager, where they are two kernels: ``a * b - b * a`` is 0.  That costs
+    what is bound by arithmetic alone 3 to 4 % (a polynomial of degree 12), and no other of 21 kernels (H200).
+    """
+    return {"enable_fp_fusion": False} | ({"debug": True, "sanitize_overflow": False} if asserts else {})

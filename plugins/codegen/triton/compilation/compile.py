@@ -84,8 +84,7 @@ def triton_version() -> str:
 def request_of(variant: Variant, backend: str, arch: int) -> dict[str, Any]:
     """What a worker is asked: all that the binary depends on except the compiler's version."""
     kernel, config = variant
-    # A product and a sum stay two roundings, as in eager, where they are two kernels.
-    options = {"enable_fp_fusion": False, **kernel.options}
+    options = {"enable_fp_fusion": False, **kernel.options}  # two roundings, as of two kernels
     options |= {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return {
         "source": kernel.source,

@@ -467,3 +467,14 @@ def test_what_cancels_in_a_loss_of_a_half_type_may_be_kept_in_float32():
     assert_same(loss, exact, lambda: (logits, target), calls=1)
     with pytest.raises(Mismatch):
         assert_same(loss, lambda x, y: exact(x, y) * 1.5, lambda: (logits, target), calls=1)
+
+
+def test_a_logarithm_of_a_sigmoid_that_is_below_the_normal_numbers_may_be_zero():
+    def flushed(x: Tensor) -> Tensor:
+        value = torch.nn.functional.logsigmoid(x)
+        return torch.where(value.abs() < torch.finfo(x.dtype).tiny, 0.0, value).bool()
+
+    x = torch.tensor([90.0, 95.0, 1.0])
+    assert_same(lambda x: torch.nn.functional.logsigmoid(x).bool(), flushed, lambda: x, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(lambda x: torch.nn.functional.logsigmoid(x).bool(), lambda x: x > 2, lambda: x, calls=1)

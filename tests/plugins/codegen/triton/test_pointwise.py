@@ -249,3 +249,14 @@ def test_equal_text_for_other_dtypes_is_another_kernel() -> None:
         (kernel,) = emit(Kernel("k", (i,), (), (Store("out", (i.index,), constant(0.0, dtype)),)), tensors)
         names.add(kernel.name)
     assert len(names) == 3
+
+
+def test_products_that_cancel_are_rounded_each() -> None:
+    i = Var("i", 1024)
+    tensors = {name: torch.rand(1024) for name in ("a", "b")}
+    a, b = (element(name, x, i) for name, x in tensors.items())
+    value = call("sub", call("mul", a, b), call("square", b))
+    case = pointwise(value, (i,), tensors, "cancelling")
+    (kernel,) = emit(case.kernel, case.declarations)
+    ptx = compile_offline(kernel).asm["ptx"]
+    assert "mul" in ptx and "sub" in ptx and "fma" not in ptx
