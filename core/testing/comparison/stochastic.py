@@ -78,6 +78,10 @@ _UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2",
 _ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"])
 """Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
 
+_MOMENTS = frozenset(["std", "var"])
+"""Of those the ones that eager updates element by element however they lie: 60 roundings at 1,089 quarters, in a dtype
+that no other is wider than."""
+
 _FORMULAS = frozenset(["binary_cross_entropy_with_logits"])
 """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding."""
 
@@ -146,6 +150,8 @@ class Perturbed(TorchDispatchMode):
         """The result as other kernels and other orders of operations may have it where equal elements err alike."""
         if name in _ACCUMULATING:
             result = _wider(func, args, kwargs, result, {torch.float32: torch.float64})
+            if name in _MOMENTS and result.dtype == torch.float64:
+                result = _two_pass(name, func, args, kwargs)
         if name in _FORMULAS:
             result = _wider(func, args, kwargs, result, dict.fromkeys(_WIDENED, torch.float32))
         if name == "tan":
@@ -299,6 +305,17 @@ def _on_scalar_path(row: Tensor) -> Tensor:
 def _on_vector_path(row: Tensor) -> Tensor:
     """The row filled up to whole vectors of any machine."""
     return torch.cat([row, row.new_ones(-row.numel() % 256)])
+
+
+def _two_pass(name: str, func: Any, args: tuple, kwargs: dict) -> Tensor:
+    """A ``var`` or ``std`` as a sum over a count of the squares of what is apart from the mean, itself such a sum."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    x, dim, correction = named["self"], named.get("dim") or None, named.get("correction")
+    mean = x.mean(dim, keepdim=True)
+    squares = (x - mean).square().sum(dim, keepdim=named.get("keepdim", False))
+    count = x.numel() // max(mean.numel(), 1)
+    variance = squares / max(count - (1 if correction is None else correction), 0)
+    return variance.sqrt() if name == "std" else variance
 
 
 def _plain_mean(func: Any, args: tuple, kwargs: dict) -> Tensor:

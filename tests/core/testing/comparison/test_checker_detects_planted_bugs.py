@@ -478,3 +478,15 @@ def test_a_logarithm_of_a_sigmoid_that_is_below_the_normal_numbers_may_be_zero()
     assert_same(lambda x: torch.nn.functional.logsigmoid(x).bool(), flushed, lambda: x, calls=1)
     with pytest.raises(Mismatch):
         assert_same(lambda x: torch.nn.functional.logsigmoid(x).bool(), lambda x: x > 2, lambda: x, calls=1)
+
+
+def test_a_variance_of_doubles_may_be_as_exact_as_its_two_passes_are():
+    x = torch.randint(-8, 9, (1089,), generator=torch.Generator().manual_seed(0)).div(4).to(torch.float64)
+
+    def exact(x: Tensor) -> Tensor:
+        return (x - x.mean()).square().mean()
+
+    assert abs(x.var(correction=0) / exact(x) - 1) > 40 * torch.finfo(x.dtype).eps
+    assert_same(lambda x: x.var(correction=0), exact, lambda: x, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(lambda x: x.var(correction=0), lambda x: exact(x) * (1 + 1e-12), lambda: x, calls=1)
