@@ -10,8 +10,10 @@ do not it is narrow, and where a branch flips it shows that too.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -72,28 +74,6 @@ _BY_ORDER = frozenset(["var_mean", "std_mean"])
 """Reductions whose mean is infinite or NaN by the place that an infinity has in the row: eager updates a running mean,
 which an infinity turns into NaN at the next element."""
 
-_UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2", "erfc", "gelu"])
-"""Operations whose results near zero are one below the normal numbers in one kernel and zero in another."""
-
-_ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"])
-"""Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
-
-_MOMENTS = frozenset(["std", "var"])
-"""Of those the ones that eager updates element by element however they lie: 60 roundings at 1,089 quarters, in a dtype
-that no other is wider than."""
-
-_FORMULAS = frozenset(["binary_cross_entropy_with_logits"])
-"""Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding."""
-
-_CENTERING = frozenset(["native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"])
-"""Norms: elements that equal their mean become zeros or roundings of the mean, by the order that it is summed in."""
-
-_NORM_GRADIENTS = frozenset(["native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"])
-"""Gradients of norms: which elements of a row with an infinity are infinite and which NaN, the formula decides."""
-
-_PRODUCTS = frozenset(["mul", "square"])
-"""Products that are too small for a half type: a compiler may keep them in float32, where they are not 0."""
-
 _SIGNS = frozenset(["copysign", "signbit"])
 """Operations that read the sign of a NaN."""
 
@@ -129,48 +109,28 @@ class Perturbed(TorchDispatchMode):
             return self._by_path(name, func, args, kwargs)
         args, kwargs = self._move_operands(func, args, kwargs, _WIDENED if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
-        if self._alike:
-            result = self._with_equal_errors(name, func, args, kwargs, result)
-        if name == "_log_softmax":
-            result = result + (self._move(args[0]) - args[0]).nan_to_num(0, 0, 0)  # not of infinities
-        if name in _BY_ORDER and self._sums:
-            result = (result[0], _plain_mean(func, args, kwargs))
+        result = self._as_other_kernels(_Call(name, func, args, kwargs), result)
         if func._schema.is_mutable:
             self._move_written(result)
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
+
+    def _as_other_kernels(self, call: _Call, result: Any) -> Any:
+        """The result as another formula or another order of its sums has it, before it is moved."""
+        if self._alike and not call.func._schema.is_mutable:
+            result = _with_equal_errors(call, result)
+        if call.name == "_log_softmax":
+            row = call.args[0]
+            result = result + (self._move(row) - row).nan_to_num(0, 0, 0)  # not of infinities
+        if call.name in _BY_ORDER and self._sums:
+            result = (result[0], _plain_mean(call))
+        return result
 
     def _as_promised(self, name: str, args: tuple) -> tuple:
         """The arguments with other values where what an operation makes of those given is not promised."""
         if name in _SIGNS:
             args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
         return args
-
-    def _with_equal_errors(self, name: str, func: Any, args: tuple, kwargs: dict, result: Any) -> Any:
-        """The result as other kernels and other orders of operations may have it where equal elements err alike."""
-        if name in _ACCUMULATING:
-            result = _wider(func, args, kwargs, result, {torch.float32: torch.float64})
-            if name in _MOMENTS and result.dtype == torch.float64:
-                result = _two_pass(name, func, args, kwargs)
-        if name in _FORMULAS:
-            result = _wider(func, args, kwargs, result, dict.fromkeys(_WIDENED, torch.float32))
-        if name == "tan":
-            result = torch.where(_at_pole(args[0]), torch.inf, result)
-        if name in _NORM_GRADIENTS:
-            result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
-        if func._schema.is_mutable:
-            return result
-        if name in _CENTERING:
-            result = (_centred(result[0]), *result[1:])
-        if name == "log_sigmoid_forward":
-            result = (self._underflown(result[0], args[0]), result[1])
-        if name in _UNDERFLOWING:
-            result = self._underflown(result, args[0])
-        if name in _PRODUCTS and result.dtype in _WIDENED:
-            result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
-        if name in _ELEMENTARY and result.dtype in _WIDENED:
-            result = _not_overflown(result, args)
-        return result
 
     def _move_written(self, result: Any) -> None:
         """Move what an operation wrote to, in place."""
@@ -203,13 +163,6 @@ class Perturbed(TorchDispatchMode):
         if bits.shape != nan.shape or not nan.any():
             return bits
         return torch.where(nan, -1 if self._sums else torch.iinfo(dtype).max, bits)
-
-    @staticmethod
-    def _underflown(value: Tensor, operand: Tensor) -> Tensor:
-        """Zeros of an operand that is none as the least number above them, numbers below the normal ones as zeros."""
-        info = torch.finfo(value.dtype)
-        least = torch.where((value == 0) & (operand != 0), info.tiny * info.eps, value)
-        return torch.where((value != 0) & (value.abs() < info.tiny), 0.0, least).to(value.dtype)
 
     def _signed(self, value: Tensor) -> Tensor:
         """Values with the sign of NaNs, which no operation promises either, all set or none."""
@@ -263,36 +216,6 @@ class Perturbed(TorchDispatchMode):
         return mixed.mul_(1e4).frac_().abs_()
 
 
-def _wider(func: Any, args: tuple, kwargs: dict, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) -> Tensor:
-    """A result computed in the dtype that ``dtypes`` names for its own; others, and those of an asked-for dtype, are
-    handed on."""
-    wide = dtypes.get(result.dtype)
-    if wide is None or kwargs.get("dtype", args[0].dtype) not in (None, args[0].dtype):
-        return result
-    kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
-    args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(wide) if t.is_floating_point() else t, (args, kwargs))
-    return torch.empty_like(result).copy_(func(*args, **kwargs))
-
-
-def _at_pole(angle: Tensor) -> Tensor:
-    """Where a tangent has any value, of any sign, within what rounding does to the angle."""
-    return angle.cos().abs() <= ULPS * torch.finfo(angle.dtype).eps * angle.abs()
-
-
-def _centred(value: Tensor) -> Tensor:
-    """A norm's result with zeros for what is a rounding of the mean."""
-    if not value.numel() or not value.is_floating_point():
-        return value
-    rounding = 4 * torch.finfo(value.dtype).eps * value.abs().amax().nan_to_num(posinf=0.0).clamp(min=1)
-    return torch.where(value.abs() <= rounding, 0, value).to(value.dtype)
-
-
-def _not_overflown(value: Tensor, operands: tuple) -> Tensor:
-    """A half result with the largest numbers for infinities of finite operands: kept in float32, they are none."""
-    finite = functools.reduce(torch.logical_and, (torch.as_tensor(o).isfinite() for o in operands))
-    return torch.where(value.isinf() & finite, torch.finfo(value.dtype).max * value.sign(), value)
-
-
 def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
@@ -307,19 +230,144 @@ def _on_vector_path(row: Tensor) -> Tensor:
     return torch.cat([row, row.new_ones(-row.numel() % 256)])
 
 
-def _two_pass(name: str, func: Any, args: tuple, kwargs: dict) -> Tensor:
-    """A ``var`` or ``std`` as a sum over a count of the squares of what is apart from the mean, itself such a sum."""
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+def _plain_mean(call: _Call) -> Tensor:
+    """The mean of a ``var_mean`` or ``std_mean`` call as a sum over a count."""
+    named = call.named
+    x = named["self"]
+    return x.mean(named.get("dim") or list(range(x.dim())), named.get("keepdim", False))
+
+
+@attrs.frozen
+class _Call:
+    """One operation of an eager run, with the operands that it was given."""
+
+    name: str
+    func: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The arguments by their names in the schema."""
+        return {a.name: v for a, v in zip(self.func._schema.arguments, self.args, strict=False)} | self.kwargs
+
+
+def _with_equal_errors(call: _Call, result: Any) -> Any:
+    """The result as other kernels and other orders of operations may have it where equal elements err alike."""
+    for names, freedom in _FREEDOMS:
+        if call.name in names:
+            result = freedom(call, result)
+    return result
+
+
+def _wider(call: _Call, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) -> Tensor:
+    """A result computed in the dtype that ``dtypes`` names for its own; others, and those of an asked-for dtype, are
+    handed on."""
+    wide, given = dtypes.get(result.dtype), call.args[0].dtype
+    if wide is None or call.kwargs.get("dtype", given) not in (None, given):
+        return result
+    kwargs = {name: value for name, value in call.kwargs.items() if name != "dtype"}
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: t.to(wide) if t.is_floating_point() else t, (call.args, kwargs)
+    )
+    return torch.empty_like(result).copy_(call.func(*args, **kwargs))
+
+
+def _summed(call: _Call, result: Tensor) -> Tensor:
+    """Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
+    return _wider(call, result, {torch.float32: torch.float64})
+
+
+def _two_pass(call: _Call, result: Tensor) -> Tensor:
+    """A ``var`` or ``std`` of doubles as a sum over a count of the squares of what is apart from the mean.
+
+    Eager updates it element by element however they lie (60 roundings at 1,089 quarters), in a dtype that no other
+    is wider than.
+    """
+    if result.dtype != torch.float64:
+        return result
+    named = call.named
     x, dim, correction = named["self"], named.get("dim") or None, named.get("correction")
     mean = x.mean(dim, keepdim=True)
     squares = (x - mean).square().sum(dim, keepdim=named.get("keepdim", False))
     count = x.numel() // max(mean.numel(), 1)
     variance = squares / max(count - (1 if correction is None else correction), 0)
-    return variance.sqrt() if name == "std" else variance
+    return variance.sqrt() if call.name == "std" else variance
 
 
-def _plain_mean(func: Any, args: tuple, kwargs: dict) -> Tensor:
-    """The mean of a ``var_mean`` or ``std_mean`` call as a sum over a count."""
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    x = named["self"]
-    return x.mean(named.get("dim") or list(range(x.dim())), named.get("keepdim", False))
+def _formula(call: _Call, result: Tensor) -> Tensor:
+    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding."""
+    return _wider(call, result, dict.fromkeys(_WIDENED, torch.float32))
+
+
+def _beside_pole(call: _Call, result: Tensor) -> Tensor:
+    """A tangent has any value, of any sign, within what rounding does to the angle."""
+    angle = call.args[0]
+    return torch.where(angle.cos().abs() <= ULPS * torch.finfo(angle.dtype).eps * angle.abs(), torch.inf, result)
+
+
+def _finite_gradients(call: _Call, result: tuple) -> tuple:
+    """Gradients of norms: which elements of a row with an infinity are infinite and which NaN, the formula decides."""
+    return tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
+
+
+def _centred(call: _Call, result: tuple) -> tuple:
+    """Norms: elements that equal their mean become zeros or roundings of the mean, by the order that it is summed
+    in."""
+    value = result[0]
+    if not value.numel() or not value.is_floating_point():
+        return result
+    rounding = 4 * torch.finfo(value.dtype).eps * value.abs().amax().nan_to_num(posinf=0.0).clamp(min=1)
+    return (torch.where(value.abs() <= rounding, 0, value).to(value.dtype), *result[1:])
+
+
+def _underflown(call: _Call, result: Tensor | tuple) -> Tensor | tuple:
+    """Results near zero that are below the normal numbers in one kernel and zero in another."""
+    if isinstance(result, tuple):
+        return (_flushed(result[0], call.args[0]), *result[1:])
+    return _flushed(result, call.args[0])
+
+
+def _small_product(call: _Call, result: Tensor) -> Tensor:
+    """Products that are too small for a half type: a compiler may keep them in float32, where they are not 0."""
+    if result.dtype not in _WIDENED:
+        return result
+    return _flushed(result, functools.reduce(torch.logical_and, map(torch.as_tensor, call.args)))
+
+
+def _flushed(value: Tensor, operand: Tensor) -> Tensor:
+    """Zeros of an operand that is none as the least number above them, numbers below the normal ones as zeros."""
+    info = torch.finfo(value.dtype)
+    least = torch.where((value == 0) & (operand != 0), info.tiny * info.eps, value)
+    return torch.where((value != 0) & (value.abs() < info.tiny), 0.0, least).to(value.dtype)
+
+
+def _not_overflown(call: _Call, result: Tensor) -> Tensor:
+    """A half result with the largest numbers for infinities of finite operands: kept in float32, they are none."""
+    if result.dtype not in _WIDENED:
+        return result
+    finite = functools.reduce(torch.logical_and, (torch.as_tensor(o).isfinite() for o in call.args))
+    return torch.where(result.isinf() & finite, torch.finfo(result.dtype).max * result.sign(), result)
+
+
+_FREEDOMS: tuple[tuple[frozenset[str], Callable[[_Call, Any], Any]], ...] = (
+    (frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"]), _summed),
+    (frozenset(["std", "var"]), _two_pass),
+    (frozenset(["binary_cross_entropy_with_logits"]), _formula),
+    (frozenset(["tan"]), _beside_pole),
+    (
+        frozenset(["native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"]),
+        _finite_gradients,
+    ),
+    (
+        frozenset(["native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"]),
+        _centred,
+    ),
+    (
+        frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2", "erfc", "gelu", "log_sigmoid_forward"]),
+        _underflown,
+    ),
+    (frozenset(["mul", "square"]), _small_product),
+    (_ELEMENTARY, _not_overflown),
+)
+"""What the results of operations may also be, in the order that it is applied in."""
