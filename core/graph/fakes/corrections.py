@@ -232,11 +232,16 @@ def _margin_loss(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return (loss.new_empty(()) if dims <= 1 else loss, is_target)
 
 
+def _may_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are equal, guarded; sizes that depend on data may be."""
+    return len(one) == len(other) and all(guard_or_true(a == b) for a, b in zip(one, other, strict=True))
+
+
 def _added_to(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """A product that is added in place has the shape of what it is added to, which torch's fakes broadcast."""
     to, left, right = args[:3]
     shape = (*left.shape[:-1], *right.shape[1:]) if left.dim() > 1 else (*left.shape, *right.shape)
-    if to.dim() != len(shape) or not all(guard_or_true(a == b) for a, b in zip(to.shape, shape, strict=True)):
+    if not _may_equal(to.shape, shape):
         raise RuntimeError(f"a product of shape {shape} is added in place to a tensor of shape {tuple(to.shape)}")
     return run(args, kwargs)
 
@@ -256,7 +261,7 @@ def _added_product(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
 
 def _of_one_shape(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """The gradient of a softmax is elementwise of two tensors of one shape, which torch's fakes broadcast."""
-    if not same_sizes(args[0].shape, args[1].shape):
+    if not _may_equal(args[0].shape, args[1].shape):
         raise RuntimeError(f"a gradient of shape {tuple(args[0].shape)} for a result of shape {tuple(args[1].shape)}")
     return run(args, kwargs)
 
@@ -266,7 +271,7 @@ def _loss_of_images(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any
     scores, classes = args[:2]
     if scores.dim() == 4 and classes.dim() == 3:
         places = (scores.shape[0], *scores.shape[2:])
-        if not all(guard_or_true(a == b) for a, b in zip(places, classes.shape, strict=True)):
+        if not _may_equal(places, classes.shape):
             raise RuntimeError(f"a class for each of {places} places is asked for, not {tuple(classes.shape)}")
     return run(args, kwargs)
 

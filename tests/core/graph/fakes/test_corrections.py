@@ -302,6 +302,30 @@ def test_what_is_added_to_a_product_is_expanded_and_expands_nothing(
         torch.testing.assert_close(compiled(*operands), expected)
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        pytest.param(
+            lambda g, y: torch.ops.aten._softmax_backward_data(g, y, 1, g.dtype), [(6, 5), (6, 5)], id="softmax"
+        ),
+        pytest.param(
+            lambda g, y: torch.ops.aten._log_softmax_backward_data(g, y, 1, g.dtype), [(6, 5), (6, 5)], id="log_softmax"
+        ),
+        pytest.param(lambda a, x, y: a.addmm_(x, y) * 1, [(6, 5), (6, 4), (4, 5)], id="addmm_"),
+        pytest.param(torch.addmm, [(6, 5), (6, 4), (4, 5)], id="addmm"),
+        pytest.param(lambda x, y: F.nll_loss(x, y.long()), [(6, 3, 4, 5), (6, 4, 5)], id="nll_loss2d"),
+    ],
+)
+def test_sizes_of_several_inputs_that_are_equal_are_guarded_to_be(
+    function: Callable, shapes: list[tuple[int, ...]]
+) -> None:
+    compiled = turret.compile(function, dynamic=True, fullgraph=True)
+    for rows in (6, 7):
+        given = [torch.rand([rows if size == 6 else size for size in shape]) for shape in shapes]
+        expected = function(*(x.clone() for x in given))
+        torch.testing.assert_close(compiled(*given), expected)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", ["squeeze_", "squeeze_.dim", "squeeze_.dims"])
 def test_an_input_that_is_squeezed_in_place_crashes_nothing(name: str, dynamic: bool | None) -> None:
