@@ -16,10 +16,11 @@ from turret.testing.kit.subject import Observer
 
 
 class Subject:
-    """A compiler with a count of what it made of the programs since the last ``reset``."""
+    """A compiler with a count of what it made of the programs since the last ``reset``; ``dynamic``: every size that is
+    not 0 or 1 is a symbol of its own from the first call on."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.name, self.options = name, options
+    def __init__(self, name: str, options: dict[str, Any], dynamic: bool = False) -> None:
+        self.name, self.options, self.dynamic = name, options, dynamic
         self.reset()
 
     def reset(self) -> None:
@@ -30,9 +31,9 @@ class Subject:
             return function
         if self.name == "turret":
             return turret.compile(
-                function, dynamic=False, plugins=[self.counter], options={"on_error": "raise", **self.options}
+                function, dynamic=self.dynamic, plugins=[self.counter], options={"on_error": "raise", **self.options}
             )
-        return torch.compile(function, backend=self.name, dynamic=False, options=self.options or None)
+        return torch.compile(function, backend=self.name, dynamic=self.dynamic, options=self.options or None)
 
 
 RIGHT = ("ok", "skipped", "eager raises")

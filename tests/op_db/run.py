@@ -31,6 +31,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", default="turret", choices=("turret", "inductor", "aot_eager", "eager"))
     parser.add_argument("--option", action="append", default=[], metavar="KEY=JSON", help="an option of the compiler")
+    parser.add_argument("--dynamic", action="store_true", help="sizes are symbols from the first call on")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--samples", type=int, default=2, help="samples of each operation and dtype")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases, such as '^add:float32'")
@@ -51,7 +52,7 @@ def work(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     table = {case.id: case for case in cases(options.device)}
     pairs = (text.partition("=") for text in options.option)
-    subject = Subject(options.compiler, {key: json.loads(value) for key, _, value in pairs})
+    subject = Subject(options.compiler, {key: json.loads(value) for key, _, value in pairs}, options.dynamic)
     serve(lambda job: check_case(table[job], subject, options.samples, options.forward), options.timeout)
 
 

@@ -14,7 +14,6 @@ from turret.plugins.codegen.triton.tiles.dtypes import TritonType, triton_type
 
 _LIBDEVICE = [
     "exp",
-    "exp2",
     "expm1",
     "log",
     "log2",
@@ -51,6 +50,7 @@ _COMPARISONS = {
 _FLOAT = {
     **_COMPARISONS,
     **{name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE},
+    "exp2": "{exp2}",
     "where": "tl.where({0}, {1}, {2})",
     "min": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "max": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
@@ -77,7 +77,7 @@ _FLOAT = {
     "fmod": "libdevice.fmod({0}, {1})",
     "pow": "libdevice.pow({0}, {1})",
     "atan2": "libdevice.atan2({0}, {1})",
-    "hypot": "libdevice.hypot({0}, {1})",
+    "hypot": "{hypot}",
     "copysign": "libdevice.copysign({0}, {1})",
     "nextafter": "libdevice.nextafter({0}, {1})",
 }
@@ -88,15 +88,20 @@ _PRECISE = {
         "quotient": "tl.div_rn({0}, {1})",
         "one_over": "tl.div_rn(1.0, {0})",
         "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))",
+        "exp2": "float_exp2({0})",
+        "hypot": "float_hypot({0}, {1})",
     },
     64: {
         "sqrt": "tl.sqrt",
         "quotient": "{0} / {1}",
         "one_over": "1.0 / {0}",
         "sigmoid": "1.0 / (1.0 + libdevice.exp({0} * -1.0))",
+        "exp2": "libdevice.exp2({0})",
+        "hypot": "libdevice.hypot({0}, {1})",
     },
 }
-"""Correctly rounded operations by width; Triton's plain float32 division and root are approximate."""
+"""Operations by width: those rounded correctly where Triton's plain float32 division and root are approximate, and what
+libdevice has approximate or without numbers below the normal ones for float32 alone."""
 
 _APPROXIMATE = {
     "exp": "tl.exp({0})",
@@ -180,11 +185,15 @@ _POWERS = {
     1.0: "{0}",
     2.0: "{0} * {0}",
     3.0: "{0} * {0} * {0}",
+    4.0: "({0} * {0}) * ({0} * {0})",
     -0.5: "libdevice.rsqrt({0})",
     -1.0: "{one_over}",
     -2.0: "{one_over_square}",
 }
-"""Exponents that eager PyTorch does not compute by ``pow`` either."""
+"""Exponents that eager PyTorch does not compute by ``pow`` either, and the fourth power: libdevice's of 5 is not 625.
+
+Nor is its power of 2 a power of two: that base has ``exp2``, whose whole exponents are exact.
+"""
 
 
 def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
@@ -195,8 +204,12 @@ def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
     where = triton_type(dtype)
     narrow = ["half"] * where.is_half + ["approximate"] * (half and where.is_float and where.bits <= 32)
     template = TEXTS.template(expr.op, dtype, *narrow, where.kind)
-    if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
-        template = _POWERS.get(expr.args[1].payload, template)
+    if expr.op == "pow" and where.is_float:
+        base, exponent = expr.args
+        if exponent.op == "const":
+            template = _POWERS.get(exponent.payload, template)
+        elif base.op == "const" and base.payload == 2:
+            template, args = TEXTS.template("exp2", dtype, *narrow, where.kind), args[1:]
     bits = 32 if where.is_half else where.bits
     words: dict[str, object] = {"T": where.register, "bits": bits}
     if where.is_float:

@@ -64,6 +64,24 @@ def int_pow(base, exponent):
     return tl.where(negative, small, result)
 
 
+def float_exp2(a):
+    # The instruction gives zero for what is below the normal numbers; a product does not.
+    small = a < -126.0
+    return libdevice.exp2(tl.where(small, a + 64.0, a)) * tl.where(small, 5.421010862427522e-20, 1.0)
+
+
+def float_hypot(a, b):
+    # libdevice's root is approximate. What is far from one is scaled, so that no square leaves the range.
+    x, y = tl.abs(a), tl.abs(b)
+    large = tl.maximum(x, y)
+    down = tl.where(large > 1.152921504606847e18, 5.421010862427522e-20, 1.0)
+    scale = tl.where(large < 8.673617379884035e-19, 1.2676506002282294e30, down)
+    back = tl.where(scale > 1.0, 7.888609052210118e-31, tl.where(scale < 1.0, 1.8446744073709552e19, 1.0))
+    x, y = x * scale, y * scale
+    length = tl.sqrt_rn(x * x + y * y) * back
+    return tl.where((x == float("inf")) | (y == float("inf")), float("inf"), length)
+
+
 def max_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 

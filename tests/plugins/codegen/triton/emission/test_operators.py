@@ -114,12 +114,32 @@ def test_bits_of_one_dtype_are_read_as_another(pair: tuple[torch.dtype, torch.dt
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0, 2.5])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0, 4.0, -0.5, -1.0, -2.0, 2.5])
 def test_powers_that_eager_computes_otherwise(dtype: torch.dtype, exponent: float) -> None:
     x, loop = values(dtype, positive=True), Var("i", 40)
     expr = call("pow", element("a", x, loop), constant(exponent, dtype))
     case = pointwise(expr, (loop,), {"a": x})
     check([case], rtol=2**-7 if dtype.itemsize == 2 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_powers_of_two_are_exact_down_to_the_least_number(dtype: torch.dtype) -> None:
+    exponents = torch.arange(-149, 128, dtype=dtype)
+    loop = Var("i", exponents.numel())
+    power = call("pow", constant(2.0, dtype), element("a", exponents, loop))
+    for expr in (power, call("exp2", element("a", exponents, loop))):
+        check([pointwise(expr, (loop,), {"a": exponents})], rtol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_length_of_a_vector_neither_leaves_the_range_nor_its_exact_value(dtype: torch.dtype) -> None:
+    ends = torch.tensor([0.0, -0.0, 1e-45, 1e-38, 1e-19, 1e19, 3e38, torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    whole = torch.arange(1, 800, dtype=dtype)
+    rounded = 2e-7 if dtype == torch.float32 else 1e-15
+    for x, y, rtol in ((ends.repeat_interleave(10), ends.repeat(10), rounded), (3 * whole, 4 * whole, 0.0)):
+        loop = Var("i", x.numel())
+        expr = call("hypot", element("a", x, loop), element("b", y, loop))
+        check([pointwise(expr, (loop,), {"a": x, "b": y})], rtol=rtol)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal", "bits"])
