@@ -232,6 +232,18 @@ def _margin_loss(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return (loss.new_empty(()) if dims <= 1 else loss, is_target)
 
 
+def _elementwise_gradient(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """A gradient that is elementwise of two tensors, which torch's fakes know for constant sizes alone."""
+    symbolic = any(t._has_symbolic_sizes_strides for t in args[:2])
+    return args[0] * args[1] if symbolic else run(args, kwargs)
+
+
+def _gradient_of_scores(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """The gradient of a loss by margins, which torch's fakes run for constant sizes and lack for others."""
+    scores = args[1]
+    return scores.new_empty(scores.shape) if scores._has_symbolic_sizes_strides else run(args, kwargs)
+
+
 def _may_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two shapes are equal, guarded; sizes that depend on data may be."""
     return len(one) == len(other) and all(guard_or_true(a == b) for a, b in zip(one, other, strict=True))
@@ -506,6 +518,10 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.addr_.default: _added_to,
     aten.multi_margin_loss.default: _margin_loss,
     aten.multilabel_margin_loss_forward.default: _margin_loss,
+    aten.multi_margin_loss_backward.default: _gradient_of_scores,
+    aten.multilabel_margin_loss_backward.default: _gradient_of_scores,
+    aten.hardshrink_backward.default: _elementwise_gradient,
+    aten.softshrink_backward.default: _elementwise_gradient,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
     aten._grouped_mm.default: _grouped_mm,

@@ -326,6 +326,22 @@ def test_sizes_of_several_inputs_that_are_equal_are_guarded_to_be(
         torch.testing.assert_close(compiled(*given), expected)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss, F.hardshrink, F.softshrink])
+def test_gradients_that_torch_knows_for_constant_sizes_are_compiled_for_others(loss: Callable, reduction: str) -> None:
+    compiled = turret.compile(loss, dynamic=True, fullgraph=True, options={"on_error": "raise"})
+    for rows in (6, 7):
+        x = torch.randn(rows, 5, requires_grad=True)
+        rest: tuple = (0.3,)
+        named: dict = {}
+        if "loss" in loss.__name__:
+            rest = (torch.randint(0, 5, (rows,) if loss is F.multi_margin_loss else (rows, 5)),)
+            named = {"reduction": reduction}
+        (expected,) = torch.autograd.grad(loss(x, *rest, **named).sum(), x)
+        (found,) = torch.autograd.grad(compiled(x, *rest, **named).sum(), x)
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", ["squeeze_", "squeeze_.dim", "squeeze_.dims"])
 def test_an_input_that_is_squeezed_in_place_crashes_nothing(name: str, dynamic: bool | None) -> None:
