@@ -75,7 +75,7 @@ _FLOAT = {
     "truncdiv": "libdevice.trunc({quotient})",
     "mod": "float_mod({0}, {1})",
     "fmod": "libdevice.fmod({0}, {1})",
-    "pow": "libdevice.pow({0}, {1})",
+    "pow": "{power}",
     "atan2": "libdevice.atan2({0}, {1})",
     "hypot": "{hypot}",
     "copysign": "libdevice.copysign({0}, {1})",
@@ -90,6 +90,7 @@ _PRECISE = {
         "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))",
         "exp2": "float_exp2({0})",
         "hypot": "float_hypot({0}, {1})",
+        "power": "float_pow({0}, {1})",
     },
     64: {
         "sqrt": "tl.sqrt",
@@ -98,6 +99,7 @@ _PRECISE = {
         "sigmoid": "1.0 / (1.0 + libdevice.exp({0} * -1.0))",
         "exp2": "libdevice.exp2({0})",
         "hypot": "libdevice.hypot({0}, {1})",
+        "power": "libdevice.pow({0}, {1})",
     },
 }
 """Operations by width: those rounded correctly where Triton's plain float32 division and root are approximate, and what
@@ -190,10 +192,7 @@ _POWERS = {
     -1.0: "{one_over}",
     -2.0: "{one_over_square}",
 }
-"""Exponents that eager PyTorch does not compute by ``pow`` either, and the fourth power: libdevice's of 5 is not 625.
-
-Nor is its power of 2 a power of two: that base has ``exp2``, whose whole exponents are exact.
-"""
+"""Exponents that eager PyTorch does not compute by ``pow`` either, and the fourth power."""
 
 
 def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
@@ -204,12 +203,8 @@ def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
     where = triton_type(dtype)
     narrow = ["half"] * where.is_half + ["approximate"] * (half and where.is_float and where.bits <= 32)
     template = TEXTS.template(expr.op, dtype, *narrow, where.kind)
-    if expr.op == "pow" and where.is_float:
-        base, exponent = expr.args
-        if exponent.op == "const":
-            template = _POWERS.get(exponent.payload, template)
-        elif base.op == "const" and base.payload == 2:
-            template, args = TEXTS.template("exp2", dtype, *narrow, where.kind), args[1:]
+    if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
+        template = _POWERS.get(expr.args[1].payload, template)
     bits = 32 if where.is_half else where.bits
     words: dict[str, object] = {"T": where.register, "bits": bits}
     if where.is_float:

@@ -131,6 +131,19 @@ def test_powers_of_two_are_exact_down_to_the_least_number(dtype: torch.dtype) ->
         check([pointwise(expr, (loop,), {"a": exponents})], rtol=0.0)
 
 
+def test_powers_of_zeros_infinities_and_numbers_below_zero_are_eagers() -> None:
+    numbers = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 1e-45, -1e-45, 3e38, -3e38, 33554432.0]
+    ends = torch.tensor([*numbers, torch.inf, -torch.inf, torch.nan])
+    base, exponent = ends.repeat_interleave(len(ends)), ends.repeat(len(ends))
+    loop = Var("i", base.numel())
+    expr = call("pow", element("a", base, loop), element("b", exponent, loop))
+    case = pointwise(expr, (loop,), {"a": base, "b": exponent})
+    check([case], rtol=1e-6)
+    (output,) = case.outputs
+    found, expected = case.tensors[output], base.pow(exponent)
+    assert torch.equal(found.signbit() & ~found.isnan(), expected.signbit() & ~expected.isnan())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_length_of_a_vector_neither_leaves_the_range_nor_its_exact_value(dtype: torch.dtype) -> None:
     ends = torch.tensor([0.0, -0.0, 1e-45, 1e-38, 1e-19, 1e19, 3e38, torch.inf, -torch.inf, torch.nan], dtype=dtype)
