@@ -95,36 +95,28 @@ class Frame:
         del self.stack[-count:]
         return values
 
-    def assertion(self, *, compared: bool = False) -> str | None:
-        """The message where the current instruction decides whether an ``assert`` holds, else None.
-
-        ``compared``: the truth is that of the result of a comparison, which takes it itself from 3.13 on.
-        """
+    def assertion(self) -> str | None:
+        """The message where the current instruction decides whether an ``assert`` holds, else None."""
         following = [self.instructions[self.current]]
         following += self.instructions[self.current + 1 : self.current + 4]
         names = [i.name for i in following]
-        if compared or names[0] == "TO_BOOL":
-            following, names = following[1:], names[1:]
         decides = names[0].startswith("POP_JUMP") and names[0].endswith("IF_TRUE")
         if not decides or names[1:2] != ["LOAD_ASSERTION_ERROR"]:
             return None
         said = self.code.co_consts[following[2].arg] if names[2:3] == ["LOAD_CONST"] else ""
         return said if isinstance(said, str) else ""
 
-    def goes_on(self, *, compared: bool = False) -> bool | None:
+    def goes_on(self) -> bool | None:
         """The truth with which the current instruction goes on, where the other one raises an exception at once.
 
-        None where neither does, or both do.  ``compared`` as for ``assertion``.
+        None where neither does, or both do.
         """
-        number = self.current
-        if compared or self.instructions[number].name == "TO_BOOL":
-            number += 1
-        jump = self.instructions[number]
+        jump = self.instructions[self.current]
         if not jump.name.startswith("POP_JUMP") or not jump.name.endswith(("IF_TRUE", "IF_FALSE")):
             return None
         if self.decoded.handler(self.current) is not None:
             return None
-        jumps, falls = self._raises(jump.target), self._raises(number + 1)
+        jumps, falls = self._raises(jump.target), self._raises(self.current + 1)
         return None if jumps == falls else jump.name.endswith("IF_TRUE") is falls
 
     def _raises(self, number: int) -> bool:

@@ -262,18 +262,16 @@ def compare_op(f: Frame, i: Instruction) -> None:
     symbol, as_truth = comparison(i)
     result = f.tracer.compare(symbol, left, right)
     if as_truth:
-        push_truth(f, result.realize(), compared=True)
+        push_truth(f, result.realize())
     else:
         f.push(result)
 
 
-def push_truth(f: Frame, value: Value, *, compared: bool = False) -> None:
-    """The truth of a value, for the next instruction: a branch needs it now, and ``not`` asks itself."""
+def push_truth(f: Frame, value: Value) -> None:
+    """The truth of a value; but for a branch and for ``not``, which come next, and ask for it themselves."""
     following = f.instructions[f.index].name
-    if following == "UNARY_NOT":
+    if following == "UNARY_NOT" or following.startswith("POP_JUMP"):
         f.push(value)
-    elif following.startswith("POP_JUMP"):
-        f.push(Constant(f.tracer.truth(value, compared=compared)))
     else:
         f.push(truth_as_value(f, value))
 

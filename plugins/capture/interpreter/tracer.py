@@ -314,14 +314,14 @@ class FrameTracer(Caller):
 
     # Operations.
 
-    def truth(self, value: Value, *, compared: bool = False) -> bool:
-        """``bool``; ``compared``: of the result of the current instruction, a comparison that ends with its truth."""
+    def truth(self, value: Value) -> bool:
+        """``bool`` of a value; where the program raises for one of both, the graph checks that it has the other."""
         value = value.realize()
         message = None
         if self.policy.data_dependent and _depends_on_data(value):
             frame = self.call_stack.frames[-1]
-            message = frame.assertion(compared=compared)
-            if message is None and (goes_on := frame.goes_on(compared=compared)) is not None:
+            message = frame.assertion()
+            if message is None and (goes_on := frame.goes_on()) is not None:
                 return self.goes_on(value, goes_on)
         if message is None:
             return value.truth(self)
