@@ -11,15 +11,18 @@ from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.branches.conditional import split
 from turret.plugins.capture.branches.undecided import Split, Undecided
 from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
-from turret.plugins.capture.python import polyfills, resume
+from turret.plugins.capture.python import lookups, polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
 from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.iterators import Iterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import List
+from turret.plugins.capture.values.sets import Set
 
 _Start: TypeAlias = "tuple[list[Value], tuple[str, ...], tuple[Any, ...]]"
 
@@ -252,6 +255,11 @@ class Frame:
         return frozenset(n for n in shared if not isinstance(self.locals[origin.co_varnames.index(n)], Cell))
 
 
+def _done_so_far(t: Tracer) -> tuple[int, ...]:
+    """Counts of what the frame has recorded and changed so far."""
+    return t.recorder.calls, t.effects.count, len(t.effects.later), len(t.effects.globals)
+
+
 def _exhausted() -> Any:
     """A generator that has nothing left."""
     nothing: tuple[Any, ...] = ()
@@ -265,11 +273,16 @@ def _is_plain(value: Any) -> bool:
 
 
 class Generator(Value):
-    """A generator: a frame that runs when it is asked for its next value."""
+    """A generator: a frame that runs when it is asked for its next value.
+
+    One of the program's from before (which has a ``source``) was not asked for anything before the frame began.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.started = self.finished = self.running = False
+        self.steps, self.is_pure = 0, True
+        """Values that it gave, and whether it did nothing else, so that it may be run once more."""
         self.returned: Value = Constant(None)
         self.step = frame.tracer.call_stack.step
         """Of the root frame, when the generator was made."""
@@ -293,12 +306,14 @@ class Generator(Value):
 
     def send(self, t: Tracer, value: Value) -> Value:
         """Run to the next ``yield``; StopIteration with the returned value at the end."""
+        self.is_pure = self.is_pure and t.is_none(value)
         if not self.started and not self.finished and not t.is_none(value):
             raise t.raised(TypeError, "can't send non-None value to a just-started generator")
         return self.resume(t, lambda: self.frame.push(value))
 
     def throw(self, t: Tracer, exception: Value) -> Value:
         """Raise at the ``yield`` where the generator waits, or in the generator that it delegates to."""
+        self.is_pure = False
         if isinstance(exception, ExceptionInstance):
             exception.settled = True
         if self.finished:
@@ -369,6 +384,8 @@ class Generator(Value):
             raise t.raised(ValueError, "generator already executing")
         if self.finished:
             raise t.raised(StopIteration)
+        t.effects.note(self)
+        before = _done_so_far(t)
         self.running = self.started = True
         try:
             prepare()
@@ -383,14 +400,18 @@ class Generator(Value):
             raise
         finally:
             self.running = False
+            self.is_pure = self.is_pure and before == _done_so_far(t)
         if signal is RETURNED:
             self.finished = True
             self.returned = self.frame.result
             raise t.raised(StopIteration, *([] if t.is_none(self.returned) else [self.returned]))
+        self.steps += 1
         return self.frame.result
 
     def rebuild(self, r: Rebuilder) -> str:
         """A new generator that waits where this one does."""
+        if self.source is not None:
+            return r.source(self.source)
         if self.running:
             raise Unsupported("a generator that is running", step=self.step)
         if self.finished:
@@ -417,6 +438,27 @@ class Generator(Value):
         )
         r.line(f"{r.constant(next)}({name})")
         return name
+
+    def replay(self, r: Rebuilder) -> None:
+        """Have a generator from before be where this one is: closed, as it was not started, or run as far once more."""
+        if self.finished:
+            r.effect(f"{r.load(self)}.close()")
+            return
+        if self.given(r) is None:
+            message = "a generator from before that is left waiting"
+            raise Unsupported(message, step=self.step, location=self.made_at)
+        r.effect(f"{r.constant(lookups.advance)}({r.load(self)}, {self.steps})")
+
+    def given(self, r: Rebuilder) -> int | None:
+        """How many values it gave, if it may be run once more to give them."""
+        return self.steps if self.is_pure and self.reads_nothing_changed(r) else None
+
+    def reads_nothing_changed(self, r: Rebuilder) -> bool:
+        """Whether the generator, run behind the graph, goes the same way: those of torch read modules alone."""
+        left = [v for v in r.t.effects.changed.values() if not isinstance(v, (Generator, Iterator))]
+        name = self.frame.scope.get("__name__") or ""
+        of_modules = name.startswith("torch.") and all(isinstance(v, (List, Set)) for v in left)
+        return not r.t.effects.globals and (of_modules or not left)
 
     def rebuild_unstarted(self, r: Rebuilder) -> str:
         """A new generator that was not asked for anything yet: its function called with the same arguments."""
@@ -464,6 +506,7 @@ class Generator(Value):
         if self.running:
             raise t.raised(ValueError, "generator already executing")
         if self.finished or not self.started:
+            t.effects.note(self)
             self.finished = True
             return Constant(None)
         try:
