@@ -233,17 +233,20 @@ def where_of(t: Tracer, /, tensor: Tensor, condition: Value, other: Value) -> Va
     return where(t, condition, tensor, other)
 
 
+_NONE, _IN_USE, _MOMENTUM, _EPS = Constant(None), Constant(False), Constant(0.1), Constant(1e-5)
+
+
 @registry.function(nn.functional.batch_norm)
 def batch_norm(
     t: Tracer,
     input: Value,
     running_mean: Value,
     running_var: Value,
-    weight: Value = Constant(None),
-    bias: Value = Constant(None),
-    training: Value = Constant(False),
-    momentum: Value = Constant(0.1),
-    eps: Value = Constant(1e-5),
+    weight: Value = _NONE,
+    bias: Value = _NONE,
+    training: Value = _IN_USE,
+    momentum: Value = _MOMENTUM,
+    eps: Value = _EPS,
 ) -> Value:
     """By a momentum that changes from step to step, too (a cumulative average), which torch's operation has none of."""
     running, factor = (running_mean, running_var), momentum.realize()

@@ -13,7 +13,13 @@ from turret.plugins.capture.branches.undecided import Split, Undecided
 from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
 from turret.plugins.capture.python import lookups, polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
-from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
+from turret.plugins.capture.python.instructions import (
+    CLOSE_GIVES_RESULT,
+    SEND_KEEPS_RECEIVER,
+    STOP_ITERATION_ERROR,
+    name_of,
+    resumes_delegation,
+)
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.exceptions import ExceptionInstance
@@ -37,6 +43,8 @@ class Signal:
         return self.name
 
 
+_ENDS_OF_LOOPS = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+"""What is raised where nothing is wrong."""
 _LEAVES = ("RETURN", "YIELD", "SEND", "FOR_ITER", "RERAISE")
 """How the names of instructions begin that hand something on, or go elsewhere."""
 
@@ -125,7 +133,7 @@ class Frame:
         jump = self.instructions[number]
         if not jump.name.startswith("POP_JUMP") or not jump.name.endswith(("IF_TRUE", "IF_FALSE")):
             return None
-        if self.decoded.handler(self.current) is not None:
+        if self.handles():
             return None
         jumps, falls = self._raises(jump.target), self._raises(number + 1)
         return None if jumps == falls else jump.name.endswith("IF_TRUE") is falls
@@ -135,6 +143,8 @@ class Frame:
         for instruction in self.instructions[number:]:
             if instruction.name == "RAISE_VARARGS":
                 return True
+            if instruction.name == "LOAD_GLOBAL" and self.code.co_names[name_of(instruction)[0]] in _ENDS_OF_LOOPS:
+                return False
             if "JUMP" in instruction.name or instruction.name.startswith(_LEAVES):
                 return False
         return False
@@ -215,6 +225,17 @@ class Frame:
     def catches(self) -> bool:
         """Whether there is a handler of what the current instruction raises."""
         return self.decoded.handler(self.current) is not None
+
+    def handles(self) -> bool:
+        """Whether the program handles what the current instruction raises, for all that is known: no ``with`` does."""
+        entry = self.decoded.handler(self.current)
+        while entry is not None:
+            first, second = self.instructions[entry.target : entry.target + 2]
+            leaves = second.name == "WITH_EXCEPT_START" or (first.name, second.name) == ("COPY", "POP_EXCEPT")
+            if not leaves and (first.name, first.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
+                return True
+            entry = self.decoded.handler(entry.target)
+        return False
 
     def passes_on(self) -> bool:
         """Whether the current instruction raises again what was raised before: its traceback stays as it is."""

@@ -62,7 +62,7 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.index_numbers import sizes_read
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
+from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Size, Slice, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
@@ -751,7 +751,9 @@ class GraphRecorder:
                 items.append(Symbolic(part, item))
         if type(result) is list:
             return self.t.new_list(items)
-        return Tuple(items) if type(result) is tuple else NamedTuple(items, type(result))
+        if type(result) in (tuple, torch.Size):
+            return Tuple(items) if type(result) is tuple else Size(items)
+        return NamedTuple(items, type(result))
 
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
