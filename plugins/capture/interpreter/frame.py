@@ -301,6 +301,7 @@ class Generator(Value):
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
+        self.object: Any = None
         self.started = self.finished = self.running = False
         self.steps, self.is_pure = 0, True
         """Values that it gave, and whether it did nothing else, so that it may be run once more."""

@@ -197,7 +197,7 @@ def combined_iterator(t: Tracer, object: Any, source: Source) -> Value:
     if kind is itertools.chain:
         return OutsideChain(t, values[0].realize(), source)
     if kind is filter:
-        return OutsideFilter(*values, source)
+        return OutsideFilter(values[0], values[1], source)
     strict = lookups.is_strict(object)
     t.guards.take("CALL", source, (lookups.is_strict, strict))
     if kind is zip:
