@@ -431,13 +431,17 @@ class Generator(Value):
         return self.frame.result
 
     def rebuild(self, r: Rebuilder) -> str:
-        """A new generator that waits where this one does."""
+        """The generator from before, or a new one that is where this one is."""
         if self.source is not None:
             return r.source(self.source)
-        if self.running:
-            raise Unsupported("a generator that is running", step=self.step)
         if self.finished:
             return r.assign(f"{r.constant(_exhausted)}()")
+        return self.rebuild_waiting(r)
+
+    def rebuild_waiting(self, r: Rebuilder) -> str:
+        """A new generator that waits where this one does."""
+        if self.running:
+            raise Unsupported("a generator that is running", step=self.step)
         frame = self.frame
         if frame.handling:
             raise Unsupported("a generator that waits while it handles an exception", step=self.step)
