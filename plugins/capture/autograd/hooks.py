@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch import fx
 
+from turret.frames.sources import AttrSource
 from turret.graph.gradient_hooks import note_hook
 from turret.graph.ops.live_memory import say_live
 from turret.graph.wrapper_tensors import parts_of
@@ -106,12 +107,23 @@ def register_post_accumulate_grad_hook(t: Tracer, tensor: Tensor, hook: Value) -
     return _register_later(t, torch.Tensor.register_post_accumulate_grad_hook, tensor, hook)
 
 
+@registry.tensor_attribute("_backward_hooks")
+def backward_hooks(t: Tracer, tensor: Tensor) -> Value:
+    """The hooks that a tensor came with, by number; None of one that the graph made."""
+    if type(tensor) is not Tensor or tensor.outer is not None or id(tensor) in t.recorder.hooked_tensors:
+        raise Unsupported("_backward_hooks of a tensor of another class, or that was given hooks in compiled code")
+    if tensor.real is None or tensor.source is None:
+        return Constant(None)
+    return t.wrap(tensor.real._backward_hooks, AttrSource(tensor.source, "_backward_hooks"))
+
+
 @registry.tensor_method("register_hook")
 def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     """``tensor.register_hook(hook)``."""
     fake = tensor.fake
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
+    t.recorder.hooked_tensors.add(id(tensor))
     if tensor.source is not None:
         return _register_later(t, torch.Tensor.register_hook, tensor, hook)
     try:

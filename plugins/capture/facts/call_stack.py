@@ -73,6 +73,10 @@ class CallStack:
         """Whether some frame handles an exception of its current instruction, if only to raise it again."""
         return any(frame.catches() for frame in self.frames)
 
+    def handles(self) -> bool:
+        """Whether some frame handles an exception of its current instruction, blocks of ``with`` apart."""
+        return any(frame.handles() for frame in self.frames)
+
     def stop_here(self) -> bool:
         """Count a step of the root frame; whether this is the one to stop at."""
         self.step += 1

@@ -63,10 +63,14 @@ class History:
                     mine[text] = None
 
     def see_shape(self, source: Source, shape: tuple[int, ...]) -> frozenset[int]:
-        """Note a shape; returns the dimensions that are not what they were before."""
-        known = self.shapes.get(str(source))
-        if known is None or len(known) != len(shape):
-            self.shapes[str(source)] = list(shape)
+        """Note a shape; returns the dimensions that are not what they were before in one of as many dimensions."""
+        key = str(source)
+        known = self.shapes.get(key)
+        if known is not None and len(known) != len(shape):
+            key = f"{key}, of {len(shape)} dimensions"
+            known = self.shapes.get(key)
+        if known is None:
+            self.shapes[key] = list(shape)
             return frozenset()
         for number, size in enumerate(shape):
             if known[number] != size:
@@ -79,12 +83,16 @@ class History:
 
     def see_object(self, source: Source, found: Any) -> bool:
         """Note an object; returns whether there was another one before."""
-        root = source.root()
-        key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
+        key = _place(source)
         known = self.objects.setdefault(key, weakref.ref(found))
         if known is not None and known() is not found:
             self.objects[key] = None
         return self.objects[key] is None
+
+    def is_in_changing(self, source: Source) -> bool:
+        """Whether a place is in an object of which another one was seen where it is."""
+        missing = object()
+        return any(self.objects.get(_place(step), missing) is None for step in source.steps()[:-1])
 
     def see_float(self, source: Source, value: float) -> bool:
         """Note a float; returns whether it was seen to change."""
@@ -105,6 +113,12 @@ class History:
         elif type(value) in (list, tuple, dict) and depth:
             for key, item in value.items() if type(value) is dict else enumerate(value):
                 self._see(ItemSource(source, key), item, depth - 1)
+
+
+def _place(source: Source) -> tuple[int, str]:
+    """The key of a place: texts of what units hold need not differ."""
+    root = source.root()
+    return (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
 
 
 def _see_number(numbers: dict[Any, Any], held: dict[Any, Any], source: Source, value: float) -> bool:
@@ -243,16 +257,20 @@ class Policy:
         return changed or (type(source.root()) is not BoundSource and ("<locals>" in name or "<lambda>" in name))
 
     def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
-        """Whether a module may be another one on each call: there was another one before, or others are alike."""
-        return self._is_one_of_several(source) or self.history.see_object(source, module)
+        """Whether a module may be another one on each call: there was another one before, or in what it is in, or
+        others are alike."""
+        return self._is_one_of_several(source) or self._is_another(source, module)
 
     def fresh_parameter(self, source: Source, parameter: torch.nn.Parameter) -> bool:
-        """Whether a parameter may be another one on each call: there was another one before, or modules are alike."""
-        return self._is_one_of_several(source) or self.history.see_object(source, parameter)
+        """Whether a parameter may be another one on each call, as a module may."""
+        return self._is_one_of_several(source) or self._is_another(source, parameter)
 
     def fresh_object(self, source: Source, found: object) -> bool:
         """Whether there was another object at its place before."""
         return self.history.see_object(source, found)
+
+    def _is_another(self, source: Source, found: object) -> bool:
+        return self.history.see_object(source, found) or self.history.is_in_changing(source)
 
     def _is_one_of_several(self, source: Source) -> bool:
         """Whether something is found in a module beside which there are others that are alike."""

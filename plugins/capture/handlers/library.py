@@ -43,7 +43,7 @@ from turret.plugins.capture.handlers import (
     weak_containers,
     weak_references,
 )
-from turret.plugins.capture.interpreter import opcodes, opcodes_control
+from turret.plugins.capture.interpreter import opcodes, opcodes_control, outside_generators
 from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
@@ -79,6 +79,7 @@ __all__ = [
     "opcodes",
     "opcodes_control",
     "optim",
+    "outside_generators",
     "overrides",
     "random",
     "recurrent",

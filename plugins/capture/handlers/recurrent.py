@@ -5,9 +5,6 @@ Over packed sequences, whose batch sizes are data, a layer is one call in the gr
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.torch_functions import call_torch
 from turret.plugins.capture.python import packed_sequences
+from turret.plugins.capture.record.sizes import data_sizes
 from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.sequences import List, Sequence, Tuple
@@ -114,7 +112,7 @@ def check_hidden_size(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 @registry.function(pad_packed)
 def pad_packed_sequence(t: Tracer, /, *args: Value) -> Value:
     """``torch.nn.utils.rnn.pad_packed_sequence``: an index for each element, of the batch sizes."""
-    with _data_sizes(t):
+    with data_sizes(t):
         return t.call(t.wrap_known(packed_sequences.pad_packed), list(args), {})
 
 
@@ -127,7 +125,7 @@ def pack_padded_sequence(t: Tracer, /, input: Value, lengths: Value, batch_first
         raise Unsupported("sequences to be packed that are no tensors of such lengths")
     if known is None or not all(type(n) is int for n in known):
         lengths = t.recorder.call(torch.ops.aten.clone.default, [lengths], {})  # what is read of it guards on no number
-        with _data_sizes(t):
+        with data_sizes(t):
             packed = t.call(t.wrap_known(packed_sequences.pack_padded), [input, lengths, batch_first], {})
         sizes = packed.unpack(t)[1].realize()
         assert isinstance(sizes, Tensor)
@@ -145,20 +143,6 @@ def _packed_by(t: Tracer, padded: Tensor, lengths: list[int], batch_first: bool)
     index = [_tensor_of(t, numbers) for numbers in zip(*places, strict=True)]
     key = Tuple(index[::-1] if batch_first else index)
     return Tuple([padded.get_item(t, key), _tensor_of(t, sizes)])
-
-
-@contextlib.contextmanager
-def _data_sizes(t: Tracer) -> Iterator[None]:
-    """Numbers and sizes that data give are symbols, whatever the options say: what is read here decides no branch."""
-    policy, env = t.policy, t.recorder.shape_env
-    before, settings = (policy.data_dependent, policy.data_sizes), env.settings
-    policy.data_dependent = policy.data_sizes = True
-    env.settings = dataclasses.replace(settings, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    try:
-        yield
-    finally:
-        policy.data_dependent, policy.data_sizes = before
-        env.settings = settings
 
 
 def _is_packable(padded: torch.Tensor, lengths: list[Any], batch_first: bool) -> bool:

@@ -35,6 +35,7 @@ from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import CODE_OF_CALL, Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
+from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Tensor
 from turret.torch_compat.operators.library import CustomOpDef, code_of_triton_op
 from turret.torch_compat.programs.functions import (
@@ -230,6 +231,32 @@ def where(t: Tracer, /, condition: Value, *args: Value, **kwargs: Value) -> Valu
 @registry.tensor_method("where")
 def where_of(t: Tracer, /, tensor: Tensor, condition: Value, other: Value) -> Value:
     return where(t, condition, tensor, other)
+
+
+_NONE, _IN_USE, _MOMENTUM, _EPS = Constant(None), Constant(False), Constant(0.1), Constant(1e-5)
+
+
+@registry.function(nn.functional.batch_norm)
+def batch_norm(
+    t: Tracer,
+    input: Value,
+    running_mean: Value,
+    running_var: Value,
+    weight: Value = _NONE,
+    bias: Value = _NONE,
+    training: Value = _IN_USE,
+    momentum: Value = _MOMENTUM,
+    eps: Value = _EPS,
+) -> Value:
+    """By a momentum that changes from step to step, too (a cumulative average), which torch's operation has none of."""
+    running, factor = (running_mean, running_var), momentum.realize()
+    if isinstance(factor, Symbolic) and factor.type() is float:
+        updates = t.truth(training) and all(isinstance(v.realize(), Tensor) for v in running)
+        if updates:
+            by_parts = t.wrap_known(polyfills.batch_norm_of_momentum)
+            return t.call(by_parts, [input, *running, weight, bias, factor, eps], {})
+        momentum = Constant(0.0)  # which nothing reads
+    return t.recorder.call(nn.functional.batch_norm, [input, *running, weight, bias, training, momentum, eps], {})
 
 
 @registry.function(torch.fused_moving_avg_obs_fake_quant)

@@ -11,15 +11,24 @@ from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.branches.conditional import split
 from turret.plugins.capture.branches.undecided import Split, Undecided
 from turret.plugins.capture.errors import DecidedByData, Raised, Unsupported
-from turret.plugins.capture.python import polyfills, resume
+from turret.plugins.capture.python import lookups, polyfills, resume
 from turret.plugins.capture.python.bytecode import Decoded, decode
-from turret.plugins.capture.python.instructions import CLOSE_GIVES_RESULT, SEND_KEEPS_RECEIVER, resumes_delegation
+from turret.plugins.capture.python.instructions import (
+    CLOSE_GIVES_RESULT,
+    SEND_KEEPS_RECEIVER,
+    STOP_ITERATION_ERROR,
+    name_of,
+    resumes_delegation,
+)
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.exceptions import ExceptionInstance
 from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.iterators import Iterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import List
+from turret.plugins.capture.values.sets import Set
 
 _Start: TypeAlias = "tuple[list[Value], tuple[str, ...], tuple[Any, ...]]"
 
@@ -34,6 +43,8 @@ class Signal:
         return self.name
 
 
+_ENDS_OF_LOOPS = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+"""What is raised where nothing is wrong."""
 _LEAVES = ("RETURN", "YIELD", "SEND", "FOR_ITER", "RERAISE")
 """How the names of instructions begin that hand something on, or go elsewhere."""
 
@@ -114,7 +125,7 @@ class Frame:
         jump = self.instructions[self.current]
         if not jump.name.startswith("POP_JUMP") or not jump.name.endswith(("IF_TRUE", "IF_FALSE")):
             return None
-        if self.decoded.handler(self.current) is not None:
+        if self.handles():
             return None
         jumps, falls = self._raises(jump.target), self._raises(self.current + 1)
         return None if jumps == falls else jump.name.endswith("IF_TRUE") is falls
@@ -124,6 +135,8 @@ class Frame:
         for instruction in self.instructions[number:]:
             if instruction.name == "RAISE_VARARGS":
                 return True
+            if instruction.name == "LOAD_GLOBAL" and self.code.co_names[name_of(instruction)[0]] in _ENDS_OF_LOOPS:
+                return False
             if "JUMP" in instruction.name or instruction.name.startswith(_LEAVES):
                 return False
         return False
@@ -205,6 +218,17 @@ class Frame:
         """Whether there is a handler of what the current instruction raises."""
         return self.decoded.handler(self.current) is not None
 
+    def handles(self) -> bool:
+        """Whether the program handles what the current instruction raises, for all that is known: no ``with`` does."""
+        entry = self.decoded.handler(self.current)
+        while entry is not None:
+            first, second = self.instructions[entry.target : entry.target + 2]
+            leaves = second.name == "WITH_EXCEPT_START" or (first.name, second.name) == ("COPY", "POP_EXCEPT")
+            if not leaves and (first.name, first.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
+                return True
+            entry = self.decoded.handler(entry.target)
+        return False
+
     def passes_on(self) -> bool:
         """Whether the current instruction raises again what was raised before: its traceback stays as it is."""
         instruction = self.instructions[self.current]
@@ -244,6 +268,11 @@ class Frame:
         return frozenset(n for n in shared if not isinstance(self.locals[origin.co_varnames.index(n)], Cell))
 
 
+def _done_so_far(t: Tracer) -> tuple[int, ...]:
+    """Counts of what the frame has recorded and changed so far."""
+    return t.recorder.calls, t.effects.count, len(t.effects.later), len(t.effects.globals)
+
+
 def _exhausted() -> Any:
     """A generator that has nothing left."""
     nothing: tuple[Any, ...] = ()
@@ -257,11 +286,17 @@ def _is_plain(value: Any) -> bool:
 
 
 class Generator(Value):
-    """A generator: a frame that runs when it is asked for its next value."""
+    """A generator: a frame that runs when it is asked for its next value.
+
+    One of the program's from before (which has a ``source``) was not asked for anything before the frame began.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
+        self.object: Any = None
         self.started = self.finished = self.running = False
+        self.steps, self.is_pure = 0, True
+        """Values that it gave, and whether it did nothing else, so that it may be run once more."""
         self.returned: Value = Constant(None)
         self.step = frame.tracer.call_stack.step
         """Of the root frame, when the generator was made."""
@@ -285,12 +320,14 @@ class Generator(Value):
 
     def send(self, t: Tracer, value: Value) -> Value:
         """Run to the next ``yield``; StopIteration with the returned value at the end."""
+        self.is_pure = self.is_pure and t.is_none(value)
         if not self.started and not self.finished and not t.is_none(value):
             raise t.raised(TypeError, "can't send non-None value to a just-started generator")
         return self.resume(t, lambda: self.frame.push(value))
 
     def throw(self, t: Tracer, exception: Value) -> Value:
         """Raise at the ``yield`` where the generator waits, or in the generator that it delegates to."""
+        self.is_pure = False
         if isinstance(exception, ExceptionInstance):
             exception.settled = True
         if self.finished:
@@ -361,6 +398,8 @@ class Generator(Value):
             raise t.raised(ValueError, "generator already executing")
         if self.finished:
             raise t.raised(StopIteration)
+        t.effects.note(self)
+        before = _done_so_far(t)
         self.running = self.started = True
         try:
             prepare()
@@ -375,18 +414,26 @@ class Generator(Value):
             raise
         finally:
             self.running = False
+            self.is_pure = self.is_pure and before == _done_so_far(t)
         if signal is RETURNED:
             self.finished = True
             self.returned = self.frame.result
             raise t.raised(StopIteration, *([] if t.is_none(self.returned) else [self.returned]))
+        self.steps += 1
         return self.frame.result
 
     def rebuild(self, r: Rebuilder) -> str:
+        """The generator from before, or a new one that is where this one is."""
+        if self.source is not None:
+            return r.source(self.source)
+        if self.finished:
+            return r.assign(f"{r.constant(_exhausted)}()")
+        return self.rebuild_waiting(r)
+
+    def rebuild_waiting(self, r: Rebuilder) -> str:
         """A new generator that waits where this one does."""
         if self.running:
             raise Unsupported("a generator that is running", step=self.step)
-        if self.finished:
-            return r.assign(f"{r.constant(_exhausted)}()")
         frame = self.frame
         if frame.handling:
             raise Unsupported("a generator that waits while it handles an exception", step=self.step)
@@ -409,6 +456,27 @@ class Generator(Value):
         )
         r.line(f"{r.constant(next)}({name})")
         return name
+
+    def replay(self, r: Rebuilder) -> None:
+        """Have a generator from before be where this one is: closed, as it was not started, or run as far once more."""
+        if self.finished:
+            r.effect(f"{r.load(self)}.close()")
+            return
+        if self.given(r) is None:
+            message = "a generator from before that is left waiting"
+            raise Unsupported(message, step=self.step, location=self.made_at)
+        r.effect(f"{r.constant(lookups.advance)}({r.load(self)}, {self.steps})")
+
+    def given(self, r: Rebuilder) -> int | None:
+        """How many values it gave, if it may be run once more to give them."""
+        return self.steps if self.is_pure and self.reads_nothing_changed(r) else None
+
+    def reads_nothing_changed(self, r: Rebuilder) -> bool:
+        """Whether the generator, run behind the graph, goes the same way: those of torch read modules alone."""
+        left = [v for v in r.t.effects.changed.values() if not isinstance(v, (Generator, Iterator))]
+        name = self.frame.scope.get("__name__") or ""
+        of_modules = name.startswith("torch.") and all(isinstance(v, (List, Set)) for v in left)
+        return not r.t.effects.globals and (of_modules or not left)
 
     def rebuild_unstarted(self, r: Rebuilder) -> str:
         """A new generator that was not asked for anything yet: its function called with the same arguments."""
@@ -456,6 +524,7 @@ class Generator(Value):
         if self.running:
             raise t.raised(ValueError, "generator already executing")
         if self.finished or not self.started:
+            t.effects.note(self)
             self.finished = True
             return Constant(None)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ import torch
 from turret.frames.sources import AttrSource, BoundSource, Source
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.capture.branches.conditional import may_be_same
-from turret.plugins.capture.errors import FloatNeeded, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import DecidedByData, FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
 from turret.plugins.capture.facts.policy import Policy
@@ -28,6 +29,7 @@ from turret.plugins.capture.interpreter.refused_operators import refused_by_both
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
+from turret.plugins.capture.record.sizes import data_sizes
 from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
 from turret.plugins.capture.registry import registry
@@ -113,6 +115,8 @@ class FrameTracer(Caller):
         """Of such a node, leaves (by id) that get zeros where it gets a gradient that eager has no part for."""
         self.decided: dict[int, bool] = {}
         """By the ids of predicates and flags, what they are in the sides of branches that are followed."""
+        self.checks: Counter[tuple[types.CodeType, int]] = Counter()
+        """How often each check of the program's on data was come to, by code and instruction."""
         self.undecided = False
         """Whether a branch on data has left one of two objects."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
@@ -324,11 +328,33 @@ class FrameTracer(Caller):
             if message is None and (goes_on := frame.goes_on()) is not None:
                 return self.goes_on(value, goes_on)
         if message is None:
-            return value.truth(self)
+            try:
+                return value.truth(self)
+            except DecidedByData:
+                truth = self.checked(value)
+                if truth is None:
+                    raise
+                return truth
         if isinstance(value, Symbolic):
             return self.assume(value, message)
         self.recorder.call(assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
+
+    def checked(self, value: Value) -> bool | None:
+        """The truth that the graph is to check of a tensor, where the program raises otherwise and handles nothing.
+
+        None where it decides something else, or is asked many times: that may be how a loop ends.
+        """
+        frame = self.call_stack.frames[-1]
+        truth = frame.goes_on() if frame.assertion() is None else True
+        place = frame.code, frame.current
+        self.checks[place] += 1
+        if truth is None or not isinstance(value, Tensor) or self.checks[place] > _MOST_CHECKS:
+            return None
+        if self.policy.data_dependent or self.call_stack.handles():
+            return None
+        with data_sizes(self):
+            return self.goes_on(value, truth)
 
     def goes_on(self, value: Value, truth: bool) -> bool:
         """Leave to the graph to check that a value has the truth with which the program raises nothing.
@@ -742,6 +768,10 @@ def _is_same_constant(one: Any, other: Any) -> bool:
 def _is_empty_tuple(value: Value) -> bool:
     """Whether it is the empty tuple, of which the interpreter has one."""
     return type(value) is Tuple and not value.items
+
+
+_MOST_CHECKS = 32
+"""Of one check of the program's that are left to the graph: each round of a loop has one."""
 
 
 def _depends_on_data(value: Value) -> bool:

@@ -61,6 +61,7 @@ from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.outside_iterators import (
     NUMBER_AND_TEXT_ITERATORS,
     SEQUENCE_ITERATORS,
+    combined_iterator,
     counter,
     outside_iterator,
     proxy,
@@ -567,6 +568,7 @@ _WRAPPERS: dict[type, Handler] = {
     range: _range,
     **dict.fromkeys((*NUMBER_AND_TEXT_ITERATORS, *SEQUENCE_ITERATORS), outside_iterator),
     itertools.count: counter,
+    **dict.fromkeys((itertools.chain, zip, map, filter), combined_iterator),
     weakref.ProxyType: proxy,
     torch.Tensor: _tensor,
     nn.Parameter: _tensor,

@@ -207,6 +207,36 @@ def recursion_limit(system: Any) -> int:
     return _limits_of_programs[0] if _limits_of_programs else system.getrecursionlimit()
 
 
+def is_unstarted(generator: types.GeneratorType) -> bool:
+    """Whether a generator was not asked for anything yet, and was not closed either."""
+    return not (generator.gi_running or generator.gi_suspended or generator.gi_frame is None)
+
+
+def function_of_generator(generator: types.GeneratorType) -> Any:
+    """The function that made a generator; None for one that is at its end."""
+    code = generator.gi_code
+    found = (v for v in gc.get_referents(generator) if type(v) is types.FunctionType and v.__code__ is code)
+    return next(found, None)  # a frame's function is visited ahead of its variables
+
+
+def arguments_of_generator(generator: types.GeneratorType) -> dict[str, Any]:
+    """What a generator that was not asked for anything yet was made with, by the names of its function's variables."""
+    return {} if generator.gi_frame is None else dict(generator.gi_frame.f_locals)
+
+
+def parts_of_iterator(iterator: Any) -> tuple[Any, ...]:
+    """What a ``zip``, ``map`` or ``filter`` is over, or the iterables that a ``chain`` is at the beginning of."""
+    if type(iterator) is itertools.chain:
+        parts = tuple(v for v in gc.get_referents(iterator) if not isinstance(v, type))
+        return parts if len(parts) == 1 else ()  # one more where it is inside an iterable, none at its end
+    return iterator.__reduce__()[1]
+
+
+def is_strict(iterator: Any) -> bool:
+    """Whether a ``zip`` or ``map`` raises where the iterators that it is over are not equally long."""
+    return bool(iterator.__reduce__()[2:])
+
+
 def items_left(iterator: Any) -> Any:
     """What an iterator over a range, text, bytes, a list or tuple still gives."""
     whole, position = _sequence_and_position(iterator)

@@ -351,6 +351,24 @@ def call_graph_module(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> A
     return super(wrapped.cls, module).__call__(*args, **kwargs)
 
 
+def batch_norm_of_momentum(
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> torch.Tensor:
+    """Batch norm in training by a momentum that is no constant: the statistics of the batch alone are those of 1."""
+    of_batch, spread = torch.zeros_like(mean), torch.zeros_like(variance)
+    result = torch.nn.functional.batch_norm(input, of_batch, spread, weight, bias, True, 1.0, eps)
+    with torch.no_grad():
+        mean.mul_(1.0 - momentum).add_(of_batch * momentum)
+        variance.mul_(1.0 - momentum).add_(spread * momentum)
+    return result
+
+
 def call_without_gradients(function: Any, *args: Any) -> Any:
     """A call that autograd records nothing of."""
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,6 +74,13 @@ def fork_of_state(state: Any) -> Fork:
     made = random.Random.__new__(random.Random)
     made.setstate(state)
     return Fork(made)
+
+
+def fork_for_row(fork: Callable[[Any], Fork]) -> Callable[[Any], Fork]:
+    """A function that does the same, and is another one for each row of draws: equal sources are read once."""
+    made = functools.partial(fork)
+    made.__name__ = fork.__name__  # type: ignore[attr-defined]
+    return made
 
 
 def state_of_seed(seed: int) -> Any:

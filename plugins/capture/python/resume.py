@@ -36,6 +36,8 @@ class ResumePoint:
     """Bytes of the prologue."""
 
 
+STACK = "__stack"
+"""What the parameters of a resume function begin with that are entries of the stack."""
 _points: dict[types.CodeType, ResumePoint] = {}
 _made: dict[tuple, types.CodeType] = {}
 
@@ -152,7 +154,7 @@ def _write_throw(prologue: _Writer, constant: int, slot: int) -> None:
 
 def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Names of the variables of a resume function, all of them parameters."""
-    return (*origin.co_varnames, *(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))), *further)
+    return (*origin.co_varnames, *(f"{STACK}{n}" for n in range(stack.count("v") + stack.count("p"))), *further)
 
 
 def _write_stack(

@@ -135,8 +135,9 @@ class Effects:
                 r.effect((f"if {' and '.join(conditions)}: " if conditions else "") + call.expression(r))
             else:
                 r.load(call.result)
-        for value in list(self.changed.values()):
-            value.replay(r)
+        for number, value in list(self.changed.items()):
+            if number in self.changed:  # the replay of another stands for those of its parts
+                value.replay(r)
         for (_, name), (scope, stored) in self.globals.items():
             held = r.constant(scope)
             if stored is None:

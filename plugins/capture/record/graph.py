@@ -62,12 +62,13 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.index_numbers import sizes_read
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
+from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Size, Slice, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.autograd import set_version_counters
 from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
 from turret.torch_compat.fakes import (
     DynamicOutputShapeException,
@@ -270,6 +271,8 @@ class GraphRecorder:
         self.freed = FreedGraphs()
         self.retained = RetainedGradients()
         self.hooked = HookedModules()
+        self.hooked_tensors: set[int] = set()
+        """Tensors, by id, that hooks were registered on."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False
@@ -302,6 +305,8 @@ class GraphRecorder:
         if real.is_inference():
             self.versions.inference = True
             self.versions.given.add(fake.untyped_storage()._cdata)
+        else:
+            self._begin_count(fake)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         if not is_part:
             properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
@@ -312,6 +317,15 @@ class GraphRecorder:
         value = Tensor(node, fake, source, real)
         self.by_fake[id(fake)] = value
         return value
+
+    def _begin_count(self, fake: torch.Tensor) -> None:
+        """Have no write counted of a new fake: laying it where another input lies was one to torch."""
+        if fake._version and fake._base is None and fake.layout is torch.strided:
+            memory = fake.untyped_storage()._cdata
+            others = (i.example for i in self.inputs if isinstance(i.example, torch.Tensor))
+            sharing = [v for v in others if v.layout is torch.strided and v.untyped_storage()._cdata == memory]
+            if sharing and not any(map(self.versions.of, sharing)):
+                set_version_counters((fake,), (0,))
 
     def _check_base(self, real: torch.Tensor) -> None:
         """Refuse a view that is first read after a write gave its base another history than it came with."""
@@ -737,7 +751,9 @@ class GraphRecorder:
                 items.append(Symbolic(part, item))
         if type(result) is list:
             return self.t.new_list(items)
-        return Tuple(items) if type(result) is tuple else NamedTuple(items, type(result))
+        if type(result) in (tuple, torch.Size):
+            return Tuple(items) if type(result) is tuple else Size(items)
+        return NamedTuple(items, type(result))
 
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     from turret.plugins.capture.record.graph import SizeBinding
+
+
+@contextlib.contextmanager
+def data_sizes(t: Tracer) -> Iterator[None]:
+    """Numbers and sizes that data give are symbols, whatever the options say: what is read here decides no branch."""
+    policy, env = t.policy, t.recorder.shape_env
+    before, settings = (policy.data_dependent, policy.data_sizes), env.settings
+    policy.data_dependent = policy.data_sizes = True
+    env.settings = dataclasses.replace(settings, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    try:
+        yield
+    finally:
+        policy.data_dependent, policy.data_sizes = before
+        env.settings = settings
 
 
 class _Printer(PythonPrinter):

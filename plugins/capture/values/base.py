@@ -404,6 +404,7 @@ class Recorder(Protocol):
     freed: Any
     retained: Any
     hooked: Any
+    hooked_tensors: set[int]
     made_at: dict[str, tuple[int, Lines]]
     devices: list[torch.device]
     tags: dict[str, Any]

@@ -121,7 +121,7 @@ class NumpyGenerator(RandomGenerator):
             return Constant(None)
         if isinstance(state, Lazy):
             t.guards.take("CALL", state.source, (random_draws.is_numpy_state, True))
-        source = CallSource(state.source, random_draws.fork_of_numpy_state)
+        source = CallSource(state.source, random_draws.fork_for_row(random_draws.fork_of_numpy_state))
         self.begin(t, Stream(fork, source, before=state.source))
         return Constant(None)
 

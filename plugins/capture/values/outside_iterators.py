@@ -9,10 +9,10 @@ from typing import Any
 from turret.frames.sources import CallSource, LocalSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.python.resume import is_resume
+from turret.plugins.capture.python.resume import STACK, is_resume
 from turret.plugins.capture.values.base import Answer, Opaque, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.floats import ChangingFloat
-from turret.plugins.capture.values.iterators import Iterator
+from turret.plugins.capture.values.iterators import Chain, Filter, Iterator, Map, Zip
 
 _MOST_ASKED = 8
 
@@ -74,6 +74,10 @@ class OutsideIterator(Iterator):
     def replay(self, r: Rebuilder) -> None:
         r.effect(f"{r.constant(lookups.advance)}({r.load(self)}, {self.steps})")
 
+    def given(self, r: Rebuilder) -> int:
+        """How many items it gave."""
+        return self.steps - self.ended
+
 
 def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
     """An iterator that is followed, but for one behind a graph break: one code serves all rounds of a broken loop."""
@@ -99,6 +103,116 @@ def counter(t: Tracer, object: itertools.count, source: Source) -> Value:
     t.guards.take("TYPE", source, itertools.count)
     followed = not _is_behind_break(t, source) and lookups.has_ahead(0)(object)
     return OutsideIterator(object, source) if followed else Opaque(object, source)
+
+
+class OutsideChain(Chain):
+    """An ``itertools.chain`` of the program's that was not asked for anything before the frame began."""
+
+    source: Source
+
+    def __init__(self, t: Tracer, outer: Value, source: Source) -> None:
+        super().__init__(outer)
+        self.source, self.step, self.location = source, t.call_stack.step, t.call_stack.location()
+        self.taken: list[tuple[Value, int]] = []
+        """The iterators that it was in so far, and how many items it took off each."""
+
+    def next(self, t: Tracer) -> Value:
+        t.effects.note(self)
+        item = super().next(t)
+        inner = self.inner
+        assert inner is not None, "which gave the item"
+        count = self.taken.pop()[1] if self.taken and self.taken[-1][0] is inner else 0
+        self.taken.append((inner, count + 1))
+        return item
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
+
+    def replay(self, r: Rebuilder) -> None:
+        """Nothing where what it is over says where it is; inside one of its iterables, take as many items once more."""
+        if self.inner is None:
+            return
+        parts = [(self.outer, len(self.taken)), *self.taken]
+        if any(getattr(part, "given", _unknown)(r) != count for part, count in parts):
+            message = "a chain from before that is left inside one of its iterables"
+            raise Unsupported(message, step=self.step, location=self.location)
+        for part, _ in parts:
+            r.t.effects.changed.pop(id(part), None)
+        r.effect(f"{r.constant(lookups.advance)}({r.load(self)}, {sum(count for _, count in self.taken)})")
+
+
+def _unknown(r: Rebuilder) -> None:
+    return None
+
+
+class OutsideZip(Zip):
+    """A ``zip`` of the program's: where it is is where the iterators are that it is over."""
+
+    source: Source
+
+    def __init__(self, inners: list[Value], strict: bool, source: Source) -> None:
+        super().__init__(inners, strict)
+        self.source = source
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
+
+
+class OutsideMap(Map):
+    """A ``map`` of the program's, which has no state of its own either."""
+
+    source: Source
+
+    def __init__(self, function: Value, inners: list[Value], source: Source) -> None:
+        super().__init__(function, inners)
+        self.source = source
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
+
+
+class OutsideFilter(Filter):
+    """A ``filter`` of the program's, which has no state of its own either."""
+
+    source: Source
+
+    def __init__(self, function: Value, inner: Value, source: Source) -> None:
+        super().__init__(function, inner)
+        self.source = source
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
+
+
+def combined_iterator(t: Tracer, object: Any, source: Source) -> Value:
+    """A ``chain``, ``zip``, ``map`` or ``filter`` of the program's, which is followed where what it is over is."""
+    kind = type(object)
+    t.guards.take("TYPE", source, kind)
+    found = lookups.parts_of_iterator(object)
+    if is_of_loop(t, source) or not found:
+        return Opaque(object, source)
+    values = t.wrap(found, CallSource(source, lookups.parts_of_iterator)).unpack(t)
+    if not all(is_followed(v) for v in values[kind in (map, filter) :]):
+        return Opaque(object, source)
+    if kind is itertools.chain:
+        return OutsideChain(t, values[0].realize(), source)
+    if kind is filter:
+        return OutsideFilter(values[0], values[1], source)
+    strict = lookups.is_strict(object)
+    t.guards.take("CALL", source, (lookups.is_strict, strict))
+    if kind is zip:
+        return OutsideZip(values, strict, source)
+    return Opaque(object, source) if strict else OutsideMap(values[0], values[1:], source)
+
+
+def is_followed(iterator: Value) -> bool:
+    """Whether what an iterator from before gives is known to capture."""
+    return not isinstance(iterator.realize(), Opaque)
+
+
+def is_of_loop(t: Tracer, source: Source) -> bool:
+    """Whether an iterator is the one of a loop with a graph break in it: one code serves all of its rounds."""
+    return isinstance(source, LocalSource) and _is_behind_break(t, source) and source.name.startswith(STACK)
 
 
 def _is_behind_break(t: Tracer, source: Source) -> bool:

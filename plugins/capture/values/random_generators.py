@@ -217,7 +217,7 @@ class RandomGenerator(Value):
             return Constant(None)
         if not isinstance(state, State):
             t.guards.take("CALL", state.source, (random_draws.is_state, True))
-        source = CallSource(state.source, random_draws.fork_of_state)
+        source = CallSource(state.source, random_draws.fork_for_row(random_draws.fork_of_state))
         self.begin(t, Stream(_fork_of(state.object), source, before=state.source))
         return Constant(None)
 
@@ -260,7 +260,8 @@ def seeded(t: Tracer, a: Value | None, version: Value | None = None) -> Stream:
     if isinstance(known, Symbolic) and known.source is not None and known.type() is int and version is None:
         state = CallSource(known.source, random_draws.state_of_seed)
         fork = random_draws.fork_of_state(random_draws.state_of_seed(_number_now(known)))
-        return Stream(fork, CallSource(state, random_draws.fork_of_state), before=state)
+        row = random_draws.fork_for_row(random_draws.fork_of_state)
+        return Stream(fork, CallSource(state, row), before=state)
     given = () if a is None else (t.constant_of(a),)
     if given in ((), (None,)):
         raise Unsupported("a random generator that is seeded by the system")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from torch import distributions as D
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 from turret.errors import CaptureError
 
 
@@ -140,3 +141,85 @@ def test_a_check_that_raises_where_a_number_of_data_has_a_property_is_part_of_a_
     for x, said in ((torch.full((2,), -1.0), "negative"), (torch.full((2,), 99.0), "large")):
         with pytest.raises(ValueError, match=said):
             compiled(x)
+
+
+def asserting(x: torch.Tensor) -> torch.Tensor:
+    assert (x > -10).all(), "too small"
+    return x * 2
+
+
+def under_modes(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return positive_root(x) + D.Normal(x, x + 1, validate_args=True).mean
+
+
+def in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = x * 2
+        if not torch.isfinite(x).all():
+            raise ArithmeticError("no number")
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::turret.errors.TurretWarning")
+@pytest.mark.parametrize("program", [asserting, under_modes, in_a_loop, finite_mean, *DISTRIBUTIONS.values()])
+def test_checks_break_no_graph_of_programs_that_may_break(program):
+    observed = Observed(program)
+    for numbers in ([0.25, 0.5, 0.75], [0.5, 0.25, 1.0], [-20.0, 0.5, float("nan")], [0.5, 0.25, 1.0]):
+        x = torch.tensor(numbers)
+        found, expected = outcome_of(observed, x), outcome_of(program, x)
+        if isinstance(expected, tuple) and isinstance(expected[0], str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected, equal_nan=True)
+    assert len(observed.graphs) == 1 and not observed.breaks
+
+
+def outcome_of(function: Callable, x: torch.Tensor) -> Any:
+    try:
+        return function(x.clone())
+    except (ValueError, ArithmeticError, AssertionError) as error:
+        return type(error).__name__, str(error).partition("\n")[0]
+
+
+def test_an_exception_that_is_handled_decides_where_a_graph_may_break():
+    observed = Observed(caught)
+    for numbers in ([1.0, 2.0], [-1.0, 2.0], [1.0, 2.0]):
+        torch.testing.assert_close(observed(torch.tensor(numbers)), caught(torch.tensor(numbers)))
+    assert observed.breaks
+
+
+def test_an_exception_that_ends_a_loop_is_no_check():
+    class UntilLarge:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        def __iter__(self) -> UntilLarge:
+            return self
+
+        def __next__(self) -> torch.Tensor:
+            self.x = self.x * 2
+            if self.x.sum() > 20:
+                raise StopIteration
+            return self.x
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [y + 1 for y in UntilLarge(x)]
+
+    observed = Observed(program)
+    for start in (1.0, 0.5, 30.0):
+        torch.testing.assert_close(observed(torch.full((2,), start)), program(torch.full((2,), start)))
+
+
+def test_a_loop_that_ends_by_an_exception_is_not_followed_for_ever():
+    def program(x: torch.Tensor) -> torch.Tensor:
+        while True:
+            x = x + 1
+            if x.sum() > 1000:
+                raise ValueError("at its end")
+
+    compiled = Observed(program)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="at its end"):
+            compiled(torch.zeros(2))
+    assert len(compiled.graphs) < 6

@@ -89,7 +89,7 @@ def test_each_kind_of_handler_is_loaded():
     assert dict in filled.classes and torch.device in filled.classes
     assert {"as_subclass", "backward", "numpy", "register_hook", "retain_grad"} <= filled.tensor_methods.keys()
     assert set(filled.tensor_setters) == {"data"}
-    assert set(filled.tensor_attributes) == {"_base", "_version"}
+    assert set(filled.tensor_attributes) == {"_backward_hooks", "_base", "_version"}
     assert {"torch._compile", "torch._functorch", "torch.optim.optimizer"} <= filled.modules.keys()
 
 

@@ -130,3 +130,16 @@ def test_an_error_about_sizes_is_the_programs_own():
     for length in (3, 4):
         with pytest.raises(ValueError, match=rf"2 expected, not {length} of \({length},\)"):
             observed(torch.ones(length), 2)
+
+
+def test_sizes_that_functions_give_are_sizes_in_what_is_made_of_them():
+    def program(x, y):
+        given = torch.broadcast_shapes(x.shape, y.shape)
+        made = given, given[:1], given[1:], given + (2,), given + given, given * 2, torch.Size(given)[:1]
+        return x + y, made, given.numel()
+
+    observed = Observed(program)
+    for n in (3, 4, 5):
+        x, y = torch.ones(n, 1), torch.ones(2)
+        assert_same(observed(x, y), program(x, y))
+    assert len(observed.graphs) == 2

@@ -317,3 +317,30 @@ def test_a_hook_with_side_effects_on_what_was_used_before_is_called_with_its_gra
         seen.clear()
     assert_same(*found)
     assert "gradient hook" in observed.breaks[0]
+
+
+def test_the_hooks_that_a_tensor_came_with_are_told():
+    def program(x):
+        made = x * 2
+        count = 0 if x._backward_hooks is None else len(x._backward_hooks)
+        return made * (count + 1), made._backward_hooks is None
+
+    plain, hooked = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    hooked.register_hook(lambda gradient: gradient * 2)
+    observed = Observed(program, fullgraph=True)
+    for x in (plain, hooked, torch.ones(2), hooked):
+        assert_same(observed(x), program(x))
+    assert len(observed.graphs) == 3
+
+
+def test_hooks_registered_in_compiled_code_are_not_forgotten():
+    def program(x):
+        x.register_hook(lambda gradient: gradient * 3)
+        return x * 2, len(x._backward_hooks)
+
+    observed = Observed(program)
+    for _ in range(2):
+        x = torch.ones(2, requires_grad=True)
+        result, count = observed(x)
+        result.sum().backward()
+        assert (count, x.grad.tolist()) == (1, [6.0, 6.0])

@@ -130,3 +130,19 @@ def test_a_write_to_the_base_of_an_argument_reaches_the_argument():
     found, expected = torch.arange(4.0), torch.arange(4.0)
     assert_same(Observed(program, fullgraph=True)(found[1:]), program(expected[1:]))
     assert_same(found, expected)
+
+
+def test_counts_of_tensors_in_one_memory_begin_with_what_each_came_with():
+    def program(x, y):
+        first = x._version - y._version
+        x.add_(1)
+        return first, x * 1
+
+    observed = Observed(program)
+    for writes in (0, 2):
+        x = torch.ones(3)
+        beside = x.detach()
+        for _ in range(writes):
+            beside.add_(1)
+        for other in (beside, x.data):
+            assert observed(x, other)[0] == x._version - 1 - (other._version - (other is beside))

@@ -428,3 +428,25 @@ def test_numpys_generators_draw_as_eager_has_them_draw(program):
     assert_same(*seen[::-1])
     assert_captured(observed)
     assert len(observed.recompiles) <= 1 or observed.breaks  # numbers of an array are looked at until they change
+
+
+def two_of_one_seed(x, seed):
+    random.seed(seed)
+    first, other = random.random(), random.Random(seed)
+    return x * first, other.randint(0, 5), other.random(), random.gauss(0, 1)
+
+
+def set_twice(x, seed):
+    random.seed(seed)
+    state = random.getstate()
+    first = random.random()
+    random.setstate(state)
+    return x * first, random.randint(0, 9), random.random()
+
+
+@pytest.mark.parametrize("program", [two_of_one_seed, set_twice])
+def test_rows_of_draws_from_one_seed_that_changes_are_rows_of_their_own(program):
+    observed = Observed(program)
+    for seed in (3, 4, 5, 6):
+        assert_same(observed(torch.ones(1), seed), program(torch.ones(1), seed))
+    assert len(observed.graphs) == 2

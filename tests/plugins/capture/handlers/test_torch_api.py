@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import textwrap
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch.utils._pytree as pytree
+from torch import nn
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 CHOICES = {
     "function": lambda m, x: torch.where(m, x, -x),
@@ -135,3 +138,34 @@ def test_an_observer_by_rows_makes_room_for_its_first_values():
         x = torch.arange(12.0).view(3, 4) / step
         torch.testing.assert_close(compiled(x), theirs(x))
         torch.testing.assert_close(dict(mine.named_buffers()), dict(theirs.named_buffers()))
+
+
+@pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm1d, (5, 4)), (nn.BatchNorm2d, (2, 4, 3, 3))])
+def test_a_cumulative_average_of_batches_is_captured_for_the_first_number_and_for_all_others(kind, shape):
+    mine = kind(4, momentum=None)
+    theirs = copy.deepcopy(mine)
+    observed = Observed(mine)
+    for number in range(1, 6):
+        x = torch.randn(*shape) * number
+        mine_in, theirs_in = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, expected = observed(mine_in), theirs(theirs_in)
+        assert_same(found, expected)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        assert_same(mine_in.grad, theirs_in.grad)
+        assert_same(mine.state_dict(), theirs.state_dict())
+    assert len(observed.graphs) == 3  # the count, and what is behind its reading for 1 and for the others
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_momentum_that_changes_is_no_constant_of_a_batch_norm(training):
+    def f(x, mean, variance, momentum):
+        return F.batch_norm(x, mean, variance, training=training, momentum=momentum)
+
+    observed = Observed(f)
+    for momentum in (0.1, 0.2, 0.3, 0.0, 1.0, 0.4):
+        x, mean, variance = torch.randn(4, 3), torch.randn(3), torch.rand(3)
+        others = mean.clone(), variance.clone()
+        assert_same(observed(x, mean, variance, momentum), f(x, *others, momentum))
+        assert_same((mean, variance), others)
+    assert len(observed.graphs) <= 3
