@@ -1,9 +1,9 @@
 """Whether compiled code keeps the relations of a drawn program, each demanded where eager keeps it or by promise.
 
-``check`` returns what is broken.  Within one call: claims, computed in the graph and again on its outputs; outputs that
-are exact; gradients.  Between calls of one compiled function: the same call again, with another number of threads, with
-rows in another order.  Between compiled functions: sizes known or dynamic, other strides, one row alone, the same program
-in two graphs.
+``Checker.check`` returns what is broken.  Within one call: claims, computed in the graph and again on its outputs;
+outputs that are exact; gradients.  Between calls of one compiled function: the same call again, with another number of
+threads, with rows in another order, with elements elsewhere.  Between compiled functions: sizes known or dynamic, other
+strides, fewer rows, the same program in two graphs.
 """
 
 from __future__ import annotations
@@ -109,12 +109,18 @@ class Checker:
         self.rng = random.Random(program.seed)
         self.broken: list[Broken] = []
         self.asked: dict[str, int] = {}
-        self.pointwise = program.pointwise()
+        self.pointwise, self.by_row = program.pointwise(), program.by_row()
 
     def check(self) -> list[Broken]:
+        """All that is broken; nothing is asked of a program that eager refuses."""
         for number in range(2):
             arguments = self.program.make(number)
-            want, got = (run(call, arguments, self.program) for call in (self.plain, self.compiled))
+            try:
+                want = run(self.plain, arguments, self.program)
+            except RuntimeError:
+                self.asked["refused by eager"] = 1
+                return []
+            got = run(self.compiled, arguments, self.program)
             self._claims(want, got)
             self._exact(want, got)
             self._calls(arguments, want, got)
@@ -151,7 +157,9 @@ class Checker:
 
     def _chooses_zeros(self) -> bool:
         """Whether an exact value may be either zero: which of 0 and -0 is larger, eager has no rule for."""
-        return any(re.search("maximum|minimum|clamp|amax|amin|sort|cummax|relu", e.template) for e in self.program.exact)
+        return any(
+            re.search("maximum|minimum|clamp|amax|amin|sort|cummax|relu", e.template) for e in self.program.exact
+        )
 
     def _same(self, relation: str, one: Results, other: Results, demanded: Callable[[str], bool]) -> None:
         """Demand that two results are the same to the bit."""
@@ -172,13 +180,14 @@ class Checker:
     def _calls(self, arguments: list[Tensor], want: Results, got: Results) -> None:
         self._same("same call again", got, run(self.compiled, arguments, self.program), lambda name: True)
         threads = torch.get_num_threads()
-        torch.set_num_threads(3 - threads)
+        torch.set_num_threads(self.rng.choice([n for n in (1, 2, 3, 4) if n != threads]))
         try:
             there, again = (run(call, arguments, self.program) for call in (self.compiled, self.plain))
         finally:
             torch.set_num_threads(threads)
         self._same("threads", got, there, lambda name: self._promised(name) or same_bits(want[name], again[name]))
         self._permuted(arguments, want, got)
+        self._rolled(arguments, got)
 
     def _promised(self, name: str) -> bool:
         """Whether a value of one kernel must be the same wherever its elements lie."""
@@ -200,7 +209,7 @@ class Checker:
             along = argument.dim() == len(self.program.shape) and argument.shape[axis] == size
             moved.append(laid_out(argument.index_select(axis, order), spec.layout) if along else argument)
         moved += arguments[len(moved) :]
-        names = [name for name in got if name in {line.name for line in self.program.floats}]
+        names = [name for name in got if name in self.by_row]
         mine, eagers = (run(call, moved, self.program) for call in (self.compiled, self.plain))
         for name in names:
             if got[name].dim() != len(self.program.shape):
@@ -209,6 +218,26 @@ class Checker:
             kept = same_bits(expected, mine[name])
             if kept or self._promised(name) or same_bits(by_eager, eagers[name]):
                 self._ask(f"rows in another order: {self._told(name)}", kept, _where(expected, mine[name]))
+
+    def _rolled(self, arguments: list[Tensor], got: Results) -> None:
+        """All elements elsewhere in vectors and in what is left over of them, which their results must not show."""
+        names = [name for name in got if name in self.pointwise]
+        if not names:
+            return
+        axis, size = self.program.rows, self.program.shape[self.program.rows]
+        by = self.rng.randrange(size)
+        moved = [
+            laid_out(argument.roll(by, axis), spec.layout) if argument.dim() > 1 else argument
+            for argument, spec in zip(arguments, self.program.inputs, strict=False)
+        ]
+        there = run(self.compiled, moved + arguments[len(moved) :], self.program)
+        for name in names:
+            expected = got[name].roll(by, axis)
+            self._ask(
+                f"elements elsewhere: {self._told(name)}",
+                same_bits(expected, there[name]),
+                _where(expected, there[name]),
+            )
 
     # -- between compiled functions --------------------------------------------------------------------------------
 
@@ -245,10 +274,10 @@ class Checker:
         call = self.compiled if self.program.dynamic else self.compile_with(self.functions["program"], False, True)
         there, eagers = (run(c, here, self.program) for c in (call, self.plain))
         want = run(self.plain, arguments, self.program)
-        for name in [line.name for line in self.program.floats if line.name in got]:
+        for name in [name for name in got if name in self.by_row]:
             mine, theirs = (r[name].narrow(axis, first, count) for r in (got, want))
             kept = same_bits(mine, there[name])
-            if kept or self._alike(name) or same_code and same_bits(theirs, eagers[name]):
+            if kept or self._alike(name) or (same_code and same_bits(theirs, eagers[name])):
                 self._ask(f"fewer rows: {self._told(name)}", kept, _where(mine, there[name]))
 
     def _in_two_graphs(self, arguments: list[Tensor], got: Results) -> None:

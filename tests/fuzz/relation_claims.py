@@ -1,8 +1,8 @@
 """Relations between values of one program that must hold exactly, each as two expressions and what holds of them.
 
-Texts name values of the program as ``{a}`` and ``{b}`` (float tensors of the program's shape), a drawn pointwise function
-as ``fn(...)``, a drawn function of rows as ``rows(...)``, one that sums nothing up as ``moves(...)``, the axis of rows as
-``D``, another axis as ``O`` and an index of positions along it as ``at``.
+Texts name values of the program as ``{a}`` and ``{b}`` (float tensors of the program's shape), a drawn pointwise
+function as ``fn(...)``, a drawn function of rows as ``rows(...)``, one that sums nothing up as ``moves(...)``, the axis
+of rows as ``D``, another axis as ``O`` and an index of positions along it as ``at``.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ EQUAL_IN_EQUAL_OUT = _claims(
     "{a}.narrow(D, 0, 1).expand_as({a}).var(D, correction=0): {0} == 0",
     "{a}.narrow(D, 0, 1).expand_as({a}).std(D, correction=0): {0} == 0",
     "{a}.narrow(D, 0, 1).expand_as({a}).mean(D); {a}.select(D, 0): {0} == {1}",
+    "({a} * 0 + 0.1).var(): {0} == 0",
+    "({a} * 0 + 0.1).mean(); {a}.new_tensor(0.1): {0} == {1}",
+    "{a}.new_full({a}.shape, 0.3).var((D, O)): {0} == 0",
+    "F.layer_norm({a} * 0 + 0.7, {a}.shape[-1:]): {0} == 0",
+    "F.instance_norm(({a} * 0 + 0.7).reshape(1, 1, -1)): {0} == 0",
+    "{a}[at.flip(0)] if O == 0 else {a}; {a}[at.flip(0)] + 0 if O == 0 else {a}: {0} == {1}",
     "{a}.narrow(O, 0, 1).expand_as({a}).sum(D); {a}: {0} == {0}.flip(0)",
     "rows({a}.narrow(O, 0, 1).expand_as({a})): {0} == {0}.flip(O)",
 )
@@ -97,6 +103,26 @@ SAME_VALUE = _claims(
     "{a}.sort(D).values; {a}.flip(D).sort(D).values: {0} == {1}",
     "{a}.amax(D); {a}.flip(D).amax(D): {0} == {1}",
     "{a}.amax(D).amax(); {a}.amax(): {0} == {1}",
+    "torch.frexp({a}.float())[0] * torch.exp2(torch.frexp({a}.float())[1].float()); {a}.float(): {0} == {1}",
+    "torch.nextafter({a}.float(), {a}.float() + 1); {a}.float(): {0} > {1}",
+    "torch.bucketize({a}, {a}.new_tensor([-1.0, 0.0, 0.5])); {a}: {0} == ({1} > -1).long() + ({1} > 0) + ({1} > 0.5)",
+    "{a}.kthvalue(1, D).values; {a}.amin(D): {0} == {1}",
+    "torch.linalg.vector_norm({a}, ord=float('inf'), dim=D); {a}.abs().amax(D): {0} == {1}",
+    "{a}.aminmax(dim=D).min; {a}.amin(D): {0} == {1}",
+    "{a}.sign().prod(D); ({a} < 0).sum(D): ({0} == 0) | ({0} == 1 - 2 * ({1} % 2))",
+    "{a}.round().clamp(-3, 3).double().cumsum(D); {a}.round().clamp(-3, 3).long().cumsum(D): {0} == {1}",
+    "{a}.round().clamp(-3, 3).float().cumsum(D); {a}.round().clamp(-3, 3).long().cumsum(D): {0} == {1}",
+    "{a}.round().clamp(-3, 3).float().sum(); {a}.round().clamp(-3, 3).long().sum(): {0} == {1}",
+    "{a}.round().clamp(-3, 3).float().sum((D, O)); {a}.round().clamp(-3, 3).long().sum((D, O)): {0} == {1}",
+    "{a}.round().clamp(-3, 3).float().mean(D) * {a}.shape[D]; {a}.round().clamp(-3, 3).long().sum(D): "
+    "({0} - {1}).abs() < 0.01",
+    "torch.zeros_like({a}).scatter(D, {a}.argsort(D), {a}.sort(D).values); {a}: {0} == {1}",
+    "torch.zeros_like({a}).index_add(O, at, torch.ones_like({a})).sum(); {a}.numel() + {a}.sum() * 0: {0} == {1}",
+    "{a}.tril() + {a}.triu(1); {a}: {0} == {1}",
+    "torch.round({a}.clamp(-99, 99), decimals=1).double() * 10; {a}: ({0} - {0}.round()).abs() < 1",
+    "F.pad({a}.transpose(D, -1), (1, 2)).transpose(D, -1).narrow(D, 1, {a}.shape[D]); {a}: {0} == {1}",
+    "{a}.unfold(D, 1, 1).squeeze(-1); {a}: {0} == {1}",
+    "F.max_pool1d({a}.reshape(1, 1, -1), 1).flatten(); {a}.flatten(): {0} == {1}",
     "torch.maximum({a}, {b}); {a}; {b}: {0} == torch.where({1} > {2}, {1}, {2})",
     "torch.maximum({a}, {b}); torch.minimum({a}, {b}); {a}; {b}: ({0} == {2}) == ({1} == {3})",
 )
@@ -159,6 +185,16 @@ BOUNDS = _claims(
     "torch.rsqrt({a}.abs() + 1): {0} <= 1",
     "{a}.square().cumsum(D): {0}.narrow(D, 1, {0}.shape[D] - 1) >= {0}.narrow(D, 0, {0}.shape[D] - 1)",
     "torch.lerp({a}, {a}, 0.3); {a}: {0} == {1}",
+    "F.cross_entropy({a}.transpose(D, -1).reshape(-1, {a}.shape[D]), "
+    "{a}.transpose(D, -1).reshape(-1, {a}.shape[D]).argmin(-1), reduction='none'): {0} >= 0",
+    "torch.special.entr({a}.abs().clamp(0, 1)): {0} >= 0",
+    "F.cosine_similarity({a}, {b}, dim=D): {0}.abs() <= 1.0001",
+    "torch.special.i0({a}): {0} >= 1",
+    "F.mish({a}): {0} >= -0.309",
+    "torch.sqrt({a}.square() + {b}.square()); {a}: {0} >= {1}.abs()",
+    "{a}.square().mean(D) - {a}.mean(D).square() * 0; {a}: {0} >= 0",
+    "({a} - {a}.amin(D, keepdim=True)) / ({a}.amax(D, keepdim=True) - {a}.amin(D, keepdim=True) + 1e-3): "
+    "({0} >= 0) & ({0} <= 1)",
 )
 
 CANCELLING = _claims(
@@ -182,6 +218,16 @@ CANCELLING = _claims(
     "{a}.abs() * {b}.abs(); {a} * {b}: {0} == {1}.abs()",
     "{a}.frac() + {a}.trunc(); {a}: {0} == {1}",
     "torch.addcmul({b} * 0, {a}, {b}) - {a} * {b}: {0} == 0",
+    "torch.expm1({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.sin({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.tanh({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.log1p({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.atan({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.asinh({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "torch.sinh({a} * 1e-12); {a}: {0} == {1} * 1e-12",
+    "{a} * 1; {a}: {0} == {1}",
+    "{a}.sign() * {a}.abs(); {a}: {0} == {1}",
+    "torch.fmod({a}, {b}.abs() + 0.5) + 0; {a}: ({0} == {1}) | ({1}.abs() >= {0}.abs())",
     "torch.maximum({a}, {b}) + torch.minimum({a}, {b}); {a} + {b}: {0} == {1}",
     "{a}.square().sqrt(); {a}: {0} == {1}.abs()",
     "torch.pow({a}.abs(), 0.5); {a}.abs().sqrt(): {0} == {1}",
@@ -224,6 +270,23 @@ CANCELLING = _claims(
 )
 
 
+MONOTONE = [
+    Claim(f"not decreasing: {name}", (text.format("{a}.sort(D).values"),), "{0}.diff(dim=D) >= 0")
+    for text in (
+        "torch.exp({})", "torch.exp2({}.clamp(-30, 30))", "torch.log({}.abs().cummax(D).values + 0.1)", "{} * 3",
+        "torch.sqrt({}.abs().cummax(D).values)", "torch.sigmoid({})", "torch.atan({})", "torch.sinh({}.clamp(-9, 9))",
+        "torch.asinh({})", "torch.log1p({}.abs().cummax(D).values)", "F.relu({})", "F.softplus({})", "F.leaky_relu({})",
+        "torch.asin({}.clamp(-1, 1))", "F.softsign({})", "F.logsigmoid({})", "F.elu({})", "{} ** 3", "{} + 0.1",
+        "torch.atanh({}.clamp(-0.9, 0.9))", "torch.log2({}.abs().cummax(D).values + 0.1)", "F.hardsigmoid({})",
+        "{}.floor()", "{}.round()", "{}.clamp(-1, 1)", "{}.to(torch.float16)", "{}.abs().cumsum(D)", "{} / 3",
+        "-1 / ({}.exp() + 1)",
+        "torch.special.ndtr({})", "{}.cummax(D).values", "torch.log10({}.abs().cummax(D).values + 0.1)",
+    )
+    for name in [text.format("x")]
+]  # fmt: skip
+"""Functions that never decrease.  ``tanh``, ``erf`` and ``expm1`` are not among them: ours do, by a unit in the last
+place, as vectors of the C library do."""
+
 PARITY = [
     Claim(f"parity: {name}", (text.format("(-{a})"), text.format("({a})")), f"{{0}} == {sign}{{1}}")
     for sign, texts in {
@@ -243,6 +306,6 @@ PARITY = [
 ]  # fmt: skip
 """Odd and even functions."""
 
-CLAIMS = (*EQUAL_IN_EQUAL_OUT, *SAME_VALUE, *BOUNDS, *CANCELLING, *PARITY)
-KINDS = (EQUAL_IN_EQUAL_OUT, SAME_VALUE, BOUNDS, CANCELLING, PARITY)
+CLAIMS = (*EQUAL_IN_EQUAL_OUT, *SAME_VALUE, *BOUNDS, *CANCELLING, *MONOTONE, *PARITY)
+KINDS = (EQUAL_IN_EQUAL_OUT, SAME_VALUE, BOUNDS, CANCELLING, MONOTONE, PARITY)
 """The claims by kind, which are drawn evenly."""

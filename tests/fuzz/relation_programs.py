@@ -35,6 +35,9 @@ UNARY = (
     "F.relu({0})", "torch.frac({0})", "{0} ** 3", "{0}.abs() ** 2.5", "torch.logit(torch.sigmoid({0}), eps=1e-3)",
     "{0} * 0.1", "{0} / 3", "1 - {0}", "torch.sinc({0})", "torch.special.ndtr({0})", "torch.digamma({0}.abs() + 1)",
     "({0} * {0} + 1).sqrt() - 1", "{0} * torch.sigmoid(1.7 * {0})", "{0}.nan_to_num()", "torch.special.i0({0})",
+    "torch.erfinv({0}.clamp(-0.9, 0.9))", "torch.special.log_ndtr({0})", "torch.special.entr({0}.abs())", "{0} ** 4",
+    "{0} ** 5", "{0}.abs() ** 0.3", "{0} * 1e-3 + 1", "torch.round({0}, decimals=1)", "torch.special.i1({0})",
+    "torch.where({0} > 0, {0}, torch.expm1({0}))", "torch.special.xlog1py({0}, {0}.abs())", "F.softplus({0}, beta=3)",
 )  # fmt: skip
 ONE_STEP = tuple(f for f in UNARY if re.fullmatch(r"(torch|F)(\.special)?\.\w+\(\{0\}\)", f))
 """Those of one operation: between several, a value of a half type is rounded or not, as kernels are cut."""
@@ -55,6 +58,15 @@ ROWS = (
     "{0}.tanh().cumprod(D)", "torch.where({0} == {0}.amax(D, keepdim=True), {0}, {0} * 0.5)",
 )  # fmt: skip
 """Functions of each row along the axis ``D``."""
+WHOLE = (
+    "{0} - {0}.mean()", "{0} / ({0}.norm() + 1)", "torch.zeros_like({0}).index_add(O, at, {0})", "{0} * {0}.sum()",
+    "torch.zeros_like({0}).scatter_add(D, {0}.argsort(D), {0})", "{0} - {0}.mean((D, O), keepdim=True)",
+    "{0}[at % len({0})]", "{0} / ({0}.std() + 1)", "{0}.index_select(O, at)", "torch.softmax({0}, O)",
+    "{0} - {0}.mean(O, keepdim=True)", "{0}.flatten().cumsum(0).view({0}.shape)", "{0}.reshape(-1).softmax(0).view({0}.shape)",
+    "{0} + {0}.square().sum(O, True)",
+    "F.batch_norm({0}, None, None, training=True)", "{0}.cumsum(O)", "{0}.transpose(0, -1).reshape({0}.shape)",
+)  # fmt: skip
+"""Functions of several rows: their sums must come out alike in each call and for each number of threads."""
 MOVES = (
     "{0} - {0}.amax(D, keepdim=True)", "{0}.cummax(D).values", "{0}.sort(D).values", "{0}.flip(D)", "{0}.roll(1, D)",
     "torch.where({0} == {0}.amax(D, keepdim=True), {0}, -{0})", "{0}.amin(D, keepdim=True).expand_as({0})",
@@ -63,12 +75,13 @@ MOVES = (
 LAST = ("F.layer_norm({0}, ({0}.shape[-1],))", "F.rms_norm({0}, ({0}.shape[-1],))")
 
 ROUNDED_ONCE = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / ({1}.abs() + 0.5)", "1 - {0}", "{0} * 3")
-"""Operations whose results IEEE 754 fixes: in float32 and float64 any chain of them is eager's to the bit.  Square roots are
-not among them: eager's of many doubles (VML) are one unit off now and then, ours are not."""
+"""Operations whose results IEEE 754 fixes: in float32 and float64 any chain of them is eager's to the bit.  Square
+roots are not among them: eager's of many doubles (VML) are one unit off now and then, ours are not."""
 NOT_ROUNDED = (
     "torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "torch.where({0} > {1}, {0}, {1})", "{0}.abs()", "-{0}",
     "F.relu({0})", "{0}.floor()", "{0}.ceil()", "{0}.round()", "{0}.trunc()", "{0}.clamp(-0.5, 1)", "{0}.flip(D)",
-    "{0}.sign()", "torch.copysign({0}, {1})", "torch.sort({0}, dim=D, stable=True).values", "{0}.cummax(D).values", "{0}.roll(2, D)",
+    "{0}.sign()", "torch.copysign({0}, {1})", "torch.sort({0}, dim=D, stable=True).values", "{0}.cummax(D).values",
+    "{0}.roll(2, D)",
     "{0} * ({0} == {0}.amax(D, keepdim=True))",
 )  # fmt: skip
 INTEGER = (
@@ -76,10 +89,12 @@ INTEGER = (
     "{0} | {1}", "torch.maximum({0}, {1})", "torch.where({0} > {1}, {0}, {1})", "{0}.cumsum(D)", "{0} >> 1", "-{0}",
     "{0} << 2", "torch.fmod({0}, {1}.abs() + 1)", "{0}.abs()", "{0}.clamp(-4, 7)", "{0}.sort(D).values", "{0} ** 2",
     "torch.div({0}, {1}.abs() + 1, rounding_mode='trunc')", "{0}.sum(D, keepdim=True) + {1}", "{0}.sign() * {1}",
-    "({0} == {1}).long() + {0}", "{0}.cummax(D).indices", "torch.argsort({0}, dim=D, stable=True)", "{0}.prod(D, keepdim=True) - {1}",
+    "({0} == {1}).long() + {0}", "{0}.cummax(D).indices", "torch.argsort({0}, dim=D, stable=True)",
+    "{0}.prod(D, keepdim=True) - {1}",
 )  # fmt: skip
 DISCRETE = (
-    "{0}.argmax(D)", "{0}.argmin(D)", "torch.argsort({0}, dim=D, stable=True)", "{0} > {1}", "({0} >= {1}).sum(D)", "{0}.isnan()",
+    "{0}.argmax(D)", "{0}.argmin(D)", "torch.argsort({0}, dim=D, stable=True)", "{0} > {1}", "({0} >= {1}).sum(D)",
+    "{0}.isnan()",
     "({0} < {1}).any(D)", "({0} != {1}).all(D)", "{0}.amax(D)", "{0}.amin(D)", "{0}.signbit()", "{0}.count_nonzero(D)",
     "({0} > {1}).cumsum(D)", "{0}.clamp(-99, 99).long()", "{0}.median(D).values", "{0}.topk(1, D).values", "{0}.amax()",
     "torch.isclose({0}, {0})", "torch.bucketize({0}, {0}.new_tensor([-1.0, 0.0, 0.5, 2.0]))", "{0}.max(D).indices",
@@ -98,6 +113,17 @@ GRADIENTS = (
     ("(w * {a}).sort(D).values.narrow(D, 0, 1).sum()", "{a}", "({0} == 0) | ({0} == {1})"),
     ("(w * {a}).amax(D).sum()", "{a}", "({0} != 0).any(D)"),
     ("(w * fn({a})).amax(D).sum()", "fn({a})", "({0} != 0).any(D)"),
+    ("w.cumsum(D).sum()", "torch.ones_like({a}).cumsum(D).flip(D)", "{0} == {1}"),
+    ("(w.index_select(O, at) * 1.0).sum()", "{a}", "{0}.double().sum() == {1}.numel()"),
+    ("w.sum(D, keepdim=True).expand_as({a}).sum()", "{a}", "{0} == {1}.shape[D]"),
+    ("(w.flip(D).roll(1, O) * {a}).sum()", "{a}.roll(-1, O).flip(D)", "{0} == {1}"),
+    ("(w * (fn({a}) > fn({b}))).sum()", "fn({a}) > fn({b})", "({0} == 1) == {1}"),
+    ("(w * (rows({a}) > {b})).sum()", "rows({a}) > {b}", "({0} == 1) == {1}"),
+    ("(w * (rows({a}) == rows({a}).amax(D, keepdim=True))).sum()", "{a}", "({0} != 0).any(D)"),
+    ("(w * rows({a}).floor()).sum()", "rows({a}).floor()", "{0} == {1}"),
+    ("(w * F.one_hot(rows({a}).argmax(D), {a}.shape[D]).movedim(-1, D)).sum()", "{a}", "({0} == 1).sum(D) == 1"),
+    ("F.dropout(w * {a}, 0.0).sum()", "{a}", "{0} == {1}"),
+    ("(w * torch.where({a} > 0, {a}, fn({a}))).sum()", "torch.where({a} > 0, {a}, fn({a}))", "{0} == {1}"),
 )
 """A loss over a leaf ``w`` of ones, a value, and what holds of the gradient ``{0}`` and the value ``{1}``."""
 
@@ -118,7 +144,9 @@ class Input:
 
 def _values(spec: Input, generator: torch.Generator) -> Tensor:
     if not spec.dtype.is_floating_point:
-        return torch.randint(-9, 10, spec.shape, generator=generator, dtype=spec.dtype)
+        low, high = torch.iinfo(spec.dtype).min, torch.iinfo(spec.dtype).max
+        low, high = (low, high) if spec.values == "any" else (max(low, -9), 9)
+        return torch.randint(low, high, spec.shape, generator=generator, dtype=spec.dtype)
     normal = torch.randn(spec.shape, generator=generator, dtype=torch.float64)
     if spec.values == "few":
         pool = torch.cat([torch.randn(6, generator=generator), torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 1e-3, 12.0])])
@@ -145,6 +173,8 @@ def laid_out(plain: Tensor, layout: str) -> Tensor:
     return plain.contiguous()
 
 
+VALUES = {"normal": 12, "few": 8, "4": 6, "30": 2, "special": 2, "equal rows": 4, "0.01": 2, "1e-39": 1, "1e30": 1}
+"""Kinds of values with their weights; a number is a factor of normal ones."""
 LAYOUTS = ("contiguous", "transposed", "strided", "shifted")
 
 
@@ -171,7 +201,7 @@ class Program:
     """``floats``, ``integers`` and ``exact`` are statements; ``outputs`` names which of the first are returned.
 
     ``exact`` are functions of inputs that eager and compiled code must agree on to the bit, as must ``integers``.
-    ``rows`` is the axis of rows, ``across`` another one; ``function``, ``of_rows`` and ``moves`` are what claims are about.
+    ``rows`` is the axis of rows, ``across`` another one; ``function``, ``of_rows`` and ``moves`` are those of claims.
     """
 
     seed: int
@@ -193,9 +223,16 @@ class Program:
 
     def pointwise(self) -> set[str]:
         """Names of float values that depend on elements at their own place alone."""
+        return self._made_by({*UNARY, *BINARY})
+
+    def by_row(self) -> set[str]:
+        """Names of float values that depend on their own row alone."""
+        return self._made_by({*UNARY, *BINARY, *ROWS, *LAST})
+
+    def _made_by(self, templates: set[str]) -> set[str]:
         known = {i.name for i in self.inputs}
         for line in self.floats:
-            if not re.search(r"\bD\b|\bO\b|layer_norm|rms_norm", line.template) and known.issuperset(line.args):
+            if line.template in templates and known.issuperset(line.args):
                 known.add(line.name)
         return known
 
@@ -280,9 +317,10 @@ def _inputs(rng: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> l
         if name != "x" and rng.random() < 0.3:
             here = tuple(1 if rng.random() < 0.5 else n for n in shape)
         layout = rng.choice(LAYOUTS) if rng.random() < 0.5 else "contiguous"
-        values = rng.choices(("normal", "few", "4", "30", "special", "equal rows", "0.01"), (6, 4, 3, 1, 1, 2, 1))[0]
+        values = rng.choices(list(VALUES), list(VALUES.values()))[0]
         made.append(Input(name, here, dtype, layout, values))
-    made += [Input(name, shape, torch.int64, "contiguous", "") for name in ("n", "m")]
+    kinds = (torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16)
+    made += [Input(name, shape, rng.choice(kinds), rng.choice(LAYOUTS), rng.choice(("small", "any"))) for name in "nm"]
     return made
 
 
@@ -296,7 +334,7 @@ def draw(seed: int, small: bool = False) -> Program:
     full = {i.name for i in inputs if i.shape == shape and i.name in "xyz"}
     known, floats = [i.name for i in inputs if i.name in "xyz"], []
     for k in range(rng.randint(0, 4)):
-        table = rng.choices((UNARY, BINARY, of_rows), (4, 3, 2))[0]
+        table = rng.choices((UNARY, BINARY, of_rows, WHOLE), (8, 6, 4, 1))[0]
         args = (rng.choice(sorted(full)), rng.choice(known))
         template = rng.choice(table)
         floats.append(Line(f"e{k}", template, args if "{1}" in template else args[:1]))
@@ -305,7 +343,7 @@ def draw(seed: int, small: bool = False) -> Program:
     values = sorted(full, key=lambda name: (name[0] == "e", name))
     latest = rng.choices(values, range(1, len(values) + 1), k=8)
     claims = []
-    for k in range(rng.randint(1, 5)):
+    for k in range(rng.randint(2, 6)):
         claim = rng.choice(rng.choice(KINDS))
         whole = [name for name in values if name[0] != "e"]
         operands = (latest[k], rng.choice(values))

@@ -7,7 +7,7 @@
 Comparisons with eager leave room for rounding, and errors hide in it: equal elements whose results differ by where
 they lie, a sine beyond 1, ``a * b - b * a`` that is not 0, a maximum that equals no element.  Programs and claims are
 drawn (``relation_programs``, ``relation_claims``), and a relation is demanded where eager keeps it, or
-docs/codegen.md promises it (``relation_checks``).  ``--kernels triton`` interprets Triton's kernels, with fewer elements.
+docs/codegen.md promises it (``relation_checks``).  ``--kernels triton`` interprets kernels, of fewer elements.
 """
 
 from __future__ import annotations
