@@ -62,8 +62,8 @@ WHOLE = (
     "{0} - {0}.mean()", "{0} / ({0}.norm() + 1)", "torch.zeros_like({0}).index_add(O, at, {0})", "{0} * {0}.sum()",
     "torch.zeros_like({0}).scatter_add(D, {0}.argsort(D), {0})", "{0} - {0}.mean((D, O), keepdim=True)",
     "{0}[at % len({0})]", "{0} / ({0}.std() + 1)", "{0}.index_select(O, at)", "torch.softmax({0}, O)",
-    "{0} - {0}.mean(O, keepdim=True)", "{0}.flatten().cumsum(0).view({0}.shape)", "{0}.reshape(-1).softmax(0).view({0}.shape)",
-    "{0} + {0}.square().sum(O, True)",
+    "{0} - {0}.mean(O, keepdim=True)", "{0}.flatten().cumsum(0).view({0}.shape)",
+    "{0}.reshape(-1).softmax(0).view({0}.shape)", "{0} + {0}.square().sum(O, True)",
     "F.batch_norm({0}, None, None, training=True)", "{0}.cumsum(O)", "{0}.transpose(0, -1).reshape({0}.shape)",
 )  # fmt: skip
 """Functions of several rows: their sums must come out alike in each call and for each number of threads."""
@@ -343,10 +343,10 @@ def draw(seed: int, small: bool = False) -> Program:
     values = sorted(full, key=lambda name: (name[0] == "e", name))
     latest = rng.choices(values, range(1, len(values) + 1), k=8)
     claims = []
-    for k in range(rng.randint(2, 6)):
+    for _ in range(rng.randint(2, 12)):
         claim = rng.choice(rng.choice(KINDS))
         whole = [name for name in values if name[0] != "e"]
-        operands = (latest[k], rng.choice(values))
+        operands = (rng.choice(latest), rng.choice(values))
         if dtype.itemsize == 2 and claim.of_two_places:
             operands = (rng.choice(whole), rng.choice(whole))
         claims.append(Drawn(claim, operands, rng.random() < 0.5))
