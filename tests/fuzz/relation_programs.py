@@ -347,7 +347,7 @@ def draw(seed: int, small: bool = False) -> Program:
         claim = rng.choice(rng.choice(KINDS))
         whole = [name for name in values if name[0] != "e"]
         operands = (rng.choice(latest), rng.choice(values))
-        if dtype.itemsize == 2 and claim.of_two_places:
+        if dtype.itemsize == 2 and claim.of_roundings:
             operands = (rng.choice(whole), rng.choice(whole))
         claims.append(Drawn(claim, operands, rng.random() < 0.5))
     gradient = None
