@@ -41,7 +41,7 @@ def decisive_tensors(definitions: Iterable[tuple[str, Expr]]) -> frozenset[str]:
     """The tensors whose roundings decide over more than the last place, by the values of all definitions.
 
     A comparison, ``floor`` or ``argmax`` of a value that was not rounded may give another result altogether:
-    ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.  So are copies of such a tensor, and
+    ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.  So do copies of such a tensor and
     what it is a copy of: ``e - e.clone()`` is not 0 where only the one that is compared is rounded.
     """
     definitions = tuple(definitions)
