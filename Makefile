@@ -34,6 +34,8 @@ fuzz: $(STAMP)
 	for way in placed graph_compilers sections aot_eager; do \
 		$(BIN)/python -m tests.fuzz.run --compiler turret_$$way --programs $(or $(PROGRAMS),2000) --batch 5 \
 			--seed $(or $(SEED),0) --workers 2 --out fuzz_$$way.jsonl || exit; done
+	$(BIN)/python -m tests.fuzz.relations --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+		--out relations.jsonl
 	$(BIN)/python -m tests.fuzz.functions --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out functions.jsonl
 	$(BIN)/python -m tests.fuzz.graph_calls --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \

@@ -48,7 +48,8 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
     in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
     levels = _levels(units) if in_half else {}
-    decisive = decisive_tensors(unit.expr for unit in units if unit.value is not None) if in_half else frozenset()
+    defined = ((unit.tensor.name, unit.expr) for unit in units if unit.value is not None)
+    decisive = decisive_tensors(defined) if in_half else frozenset()
     users = _users(units)
     gone: set[str] = set()
     for unit in units:

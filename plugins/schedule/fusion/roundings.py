@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 
@@ -37,14 +37,30 @@ def _unrounded(value: Expr, dtype: torch.dtype) -> Expr | None:
     return call(value.op, *kept)
 
 
-def decisive_tensors(exprs: Iterable[Expr]) -> frozenset[str]:
-    """The half tensors whose roundings decide over more than the last place, by the values of all definitions.
+def decisive_tensors(definitions: Iterable[tuple[str, Expr]]) -> frozenset[str]:
+    """The tensors whose roundings decide over more than the last place, by the values of all definitions.
 
     A comparison, ``floor`` or ``argmax`` of a value that was not rounded may give another result altogether:
-    ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.
+    ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.  So do copies of such a tensor and
+    what it is a copy of: ``e - e.clone()`` is not 0 where only the one that is compared is rounded.
     """
-    jumps = (node for expr in exprs for node in walk(expr) if _jumps(node))
-    return frozenset(inner.args[0].tensor for node in jumps for inner in walk(node) if _widens(inner))
+    definitions = tuple(definitions)
+    jumps = (node for _, expr in definitions for node in walk(expr) if _jumps(node))
+    found = {inner.tensor for node in jumps for inner in walk(node) if inner.op == "load"}
+    copied = [{name, *_handed_on(expr)} for name, expr in definitions if found]
+    copied = [names for names in copied if len(names) > 1]
+    while more := [names for names in copied if not found.isdisjoint(names) and not names <= found]:
+        found.update(*more)
+    return frozenset(found)
+
+
+def _handed_on(value: Expr) -> Iterator[str]:
+    """The tensors one of whose elements, or its magnitude, a value is; a wider type holds those of halves."""
+    if value.op == "load":
+        yield value.tensor
+    elif value.op in _CHOICES or (value.op == "cast" and value.args[0].dtype in HALF):
+        for arg in value.args:
+            yield from _handed_on(arg)
 
 
 def keep_roundings(expr: Expr, tensors: Collection[str]) -> Expr:

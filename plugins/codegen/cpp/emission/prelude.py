@@ -134,6 +134,21 @@ template <class F> INLINE uint64_t to_uint64(F x) {
 template <class T> INLINE T sign_of(T x) { return (T)((T)(x > 0) - (T)(x < 0)); }""",
     "at_most_one": """\
 template <class F> INLINE F at_most_one(F x) { return x > 1 ? (F)1 : x < -1 ? (F)-1 : x; }""",
+    "at_least_either": """\
+template <class F> INLINE F at_least_either(F hypot, F a, F b) {
+  // Some vectors are a unit less than one of the two, and of a 0 not the other: x / hypot(x, y) was beyond 1.
+  const F larger = a < b ? b : a, smaller = a < b ? a : b;
+  return smaller == 0 || hypot < larger ? larger : hypot;
+}""",
+    "power_of": """\
+template <class F> INLINE F power_of(F base, F exponent, F of_size) {
+  // Vectors hand negative bases on to the scalar function, which rounds otherwise: (-x) ** 4 was not x ** 4.
+  const F half = exponent * (F)0.5;
+  const bool whole = __builtin_trunc(exponent) == exponent, odd = whole && __builtin_trunc(half) != half;
+  const F sign = __builtin_copysign((F)1, base);
+  const bool undefined = !whole && base < 0 && base > -(F)__builtin_inf();
+  return undefined ? (F)__builtin_nan("") : odd ? of_size * sign : of_size;
+}""",
     "min_of": """\
 template <class T> INLINE T min_of(T a, T b) {  // hands NaN on; of two zeros the second
   const T smaller = a < b ? a : b;

@@ -38,3 +38,16 @@ def test_what_a_comparison_lets_through_is_on_its_side_of_the_bound():
     found = turret.compile(program, options={"cache": False})(x)
     assert (found > 0).all()
     torch.testing.assert_close(found, program(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("copy", [torch.clone, torch.Tensor.float, torch.abs], ids=lambda f: f.__name__)
+def test_a_copy_of_what_is_compared_is_rounded_as_it_is(copy, dtype):
+    def program(x):
+        share = x.abs() / (x.abs().sum(1, keepdim=True) + 1)
+        copied, other = copy(share), share.clone()
+        return copied, share - copied, other == share
+
+    x = torch.randn(33, 65, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype)
+    _, rest, equal = turret.compile(program, options={"cache": False})(x)
+    assert equal.all() and (rest == 0).all()

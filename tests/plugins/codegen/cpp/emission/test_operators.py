@@ -15,6 +15,16 @@ from turret.ir.index import Var
 from turret.ir.schedule import Kernel, Store
 
 
+def of_two(op: str, x: torch.Tensor, y: torch.Tensor, name: str) -> Case:
+    i = Var("i", x.numel())
+    return pointwise(call(op, element("x", x, i), element("y", y, i)), (i,), {"x": x, "y": y}, name)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all elements are equal, or both NaN."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def case_of(op: str, dtype: torch.dtype) -> Case:
     inputs = dict(zip("xy", operands(op, dtype), strict=False))
     i = Var("i", inputs["x"].numel())
@@ -100,6 +110,38 @@ def test_bounded_functions_keep_their_bounds(dtype: torch.dtype) -> None:
         assert run(library, cases[op]) == 0
         out = cases[op].tensors["out"]
         assert not ((out < least) | (out > most)).any(), op
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_hypotenuse_is_no_shorter_than_a_side_and_of_one_side_that_side(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400_000, generator=generator, dtype=dtype)
+    y = x * torch.logspace(-12, 0, x.numel(), dtype=torch.float64).to(dtype)
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 3.0], dtype=dtype)
+    x = torch.cat([x, x, special.repeat(7)])
+    y = torch.cat([y, torch.zeros(400_000, dtype=dtype), special.repeat_interleave(7)])
+    (case,) = cases = [of_two("hypot", x, y, "hypot")]
+    assert run(build_cases(cases), case) == 0
+    out, sides = case.tensors["out"], torch.stack([x, y]).abs()
+    assert not (out < sides.nan_to_num(0.0).amax(0)).any()
+    alone = y == 0
+    assert same(out[alone], x.abs()[alone])
+    torch.testing.assert_close(out[-49:], torch.hypot(x, y)[-49:], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_powers_of_negative_numbers_are_those_of_positive_ones(dtype: torch.dtype) -> None:
+    """To the bit: (-x) ** 4 - x ** 4 is 0."""
+    size = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=dtype).abs()
+    for exponent in (4.0, 5.0, -3.0, 7.0, 2.5, 0.0, 2.0**40):
+        by = torch.full_like(size, exponent)
+        cases = [of_two("pow", x, by, name) for name, x in (("positive", size), ("negative", -size))]
+        library = build_cases(cases)
+        assert [run(library, case) for case in cases] == [0, 0]
+        positive, negative = (case.tensors["out"] for case in cases)
+        odd = exponent % 2 == 1
+        wanted = -positive if odd else positive if exponent % 1 == 0 else torch.full_like(size, math.nan)
+        assert same(negative, wanted), exponent
 
 
 def test_table_covers_every_op() -> None:
