@@ -21,8 +21,9 @@ from turret.plugins.capture.values.classes import METHODS_IN_C
 from turret.plugins.capture.values.objects import Instance
 
 _OF_PATHS = (
-    os.path.join, os.path.basename, os.path.dirname, os.path.split, os.path.splitext, os.path.isabs, os.path.normpath,
-    os.path.normcase, os.path.commonprefix, *([os.path.splitroot] if hasattr(os.path, "splitroot") else []),
+    os.path.join, os.path.basename, os.path.dirname, os.path.split, os.path.splitext, os.path.splitdrive, os.path.isabs,
+    os.path.normpath, os.path.normcase, os.path.commonprefix,
+    *([os.path.splitroot] if hasattr(os.path, "splitroot") else []),
 )  # fmt: skip
 
 

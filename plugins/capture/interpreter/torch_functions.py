@@ -76,7 +76,7 @@ def is_torch_builtin(function: Any) -> bool:
 
 
 _READERS = re.compile(
-    r"^(_?is_|_?get_(?!generator)|_?has_|_?are_|_len_|promote_types|result_type|can_cast|iinfo|finfo|_jit_|_autocast_sup)"
+    r"^(_?is_|_?get_(?!generator)|_cuda_get_|_?has_|_?are_|_len_|promote_types|result_type|can_cast|iinfo|finfo|_jit_|_autocast_sup)"
 )
 _NESTING = {torch.autocast_increment_nesting: 1, torch.autocast_decrement_nesting: -1}
 _TENSOR_TESTS = frozenset({"is_tensor", "is_storage", "is_floating_point", "is_complex", "is_same_size"})
