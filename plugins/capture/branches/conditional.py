@@ -24,7 +24,7 @@ from turret.plugins.capture.branches.watched import Watched
 from turret.plugins.capture.errors import NOWHERE, DecidedByData, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import Lines
 from turret.plugins.capture.python.bytecode import live_variables
-from turret.plugins.capture.record.fake_outputs import fake_outputs
+from turret.plugins.capture.record.fakes import fake_outputs
 from turret.plugins.capture.record.histories import nodes_below
 from turret.plugins.capture.values.base import Constant, Tracer, Unread, Value
 from turret.plugins.capture.values.tensors import Tensor

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.graph.fakes.either import either_of
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.fake_outputs import fake_outputs
+from turret.plugins.capture.record.fakes import fake_outputs
 from turret.plugins.capture.record.graph import Subgraph
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import operator
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
-import numpy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -44,27 +42,25 @@ from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.refusals import eager_error, refused_call
 from turret.plugins.capture.facts.versions import Versions
-from turret.plugins.capture.record.fake_inputs import (
+from turret.plugins.capture.record.arguments import argument_of
+from turret.plugins.capture.record.fakes import (
     fake_mode_without_gradients,
     is_recorded_in_part,
     recorded_in_part,
 )
 from turret.plugins.capture.record.histories import FreedGraphs, HookedModules, RetainedGradients
 from turret.plugins.capture.record.memory import guard_offsets, is_empty_and_new
-from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
+from turret.plugins.capture.record.overflow import LEAST, MOST
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.record.scalar_limits import FloatsWithinLimits
 from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.distributed import DistributedTensor
-from turret.plugins.capture.values.floats import ChangingBool, ChangingFloat, as_scalar_tensor, computed
-from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor, computed
 from turret.plugins.capture.values.index_numbers import sizes_read
-from turret.plugins.capture.values.mappings import Dict
-from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Size, Slice, Tuple
+from turret.plugins.capture.values.sequences import NamedTuple, Sequence, Size, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Array, Tensor
+from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
@@ -212,26 +208,6 @@ def _check_input(real: torch.Tensor, records: bool) -> None:
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
-
-
-def _plain_number(scalar: numpy.generic) -> Any:
-    """What torch takes a scalar of numpy for; of others than these it makes a float in some places."""
-    if isinstance(scalar, (numpy.integer, numpy.floating, complex)):
-        return scalar.item()
-    raise Unsupported(f"{scalar!r} as an argument of torch's")
-
-
-def _as_written(constant: Any) -> Any:
-    """A constant as an argument that the text of a graph can hold: a plain number or text for one of another class."""
-    if isinstance(constant, numpy.generic):
-        return _plain_number(constant)
-    for base, plain in _PLAIN.items():
-        if isinstance(constant, base) and type(constant) not in (base, bool):
-            return plain(constant)
-    return constant
-
-
-_PLAIN: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
 class GraphRecorder:
@@ -784,94 +760,11 @@ class GraphRecorder:
 
     def operand(self, value: Value) -> tuple[Any, Any]:
         """As ``argument``, for an operation on tensors: what no 64-bit integer holds is a number to it, no symbol."""
-        return self.argument(value, in_64_bits=True)
+        return argument_of(self.t, value, in_64_bits=True)
 
-    def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]:
+    def argument(self, value: Value) -> tuple[Any, Any]:
         """A value as an argument of a node, and as one of the call on fake values."""
-        value = value.realize()
-        if isinstance(value, ChangingBool):
-            value = Constant(value.truth(self.t))
-        if isinstance(value, Array):
-            value = value.as_number(self.t) or value
-        if isinstance(value, Tensor):
-            return self.node_here(value.node), value.fake
-        if isinstance(value, Constant):
-            plain = _as_written(value.value)
-            return plain, plain
-        if isinstance(value, Symbolic):
-            return self._number(value, in_64_bits)
-        if isinstance(value, Range):
-            numbers = list(value.concrete(self.t))
-            return numbers, numbers
-        if isinstance(value, Known) and isinstance(value.object, type):
-            dtype = _DTYPES.get(value.object, value.object)
-            return dtype, dtype
-        return self._nest(value, in_64_bits)
-
-    def _number(self, value: Symbolic, in_64_bits: bool) -> tuple[Any, Any]:
-        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known() and not value.is_ragged():
-            if not fits_64_bits(value.number):
-                return value.fixed(), value.fixed()
-            self.integers[value.number.node.expr] = None
-        return self.node_here(value.node), value.number
-
-    def _nest(self, value: Value, in_64_bits: bool) -> tuple[Any, Any]:
-        """A container of arguments."""
-        if isinstance(value, Instance) and isinstance(value.payload, (Sequence, Constant)):
-            return self.argument(value.payload, in_64_bits)  # of which torch's own code sees no more
-        if isinstance(value, Sequence):
-            nodes, fakes = self._row(value.items, in_64_bits)
-            kind = list if value.kind is list else tuple
-            return kind(nodes), kind(fakes)
-        if isinstance(value, Slice):
-            nodes, fakes = self._row(value.parts, in_64_bits)
-            return slice(*nodes), slice(*fakes)
-        if isinstance(value, Dict):
-            keys = [k.constant() for k, _ in value.items.values()]
-            nodes, fakes = self._row([v for _, v in value.items.values()], in_64_bits)
-            return dict(zip(keys, nodes, strict=True)), dict(zip(keys, fakes, strict=True))
-        if isinstance(value, Instance) and is_frozen_dataclass(value.kind):
-            return self._frozen(value, in_64_bits)
-        raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
-
-    def _frozen(self, value: Instance, in_64_bits: bool) -> tuple[fx.Node, Any]:
-        """An instance of a frozen dataclass, which a node puts together from its fields."""
-        names = [field.name for field in dataclasses.fields(value.kind)]
-        parts = [value.own(self.t, name) for name in names]
-        if None in parts or not value.stores.keys() <= set(names):
-            raise Unsupported(f"{value.describe()} as an argument, which is more than its fields, or less")
-        make = Assembled(value.kind, tuple(names))
-        nodes, fakes = self._row([v for v in parts if v is not None], in_64_bits)
-        example = make(*fakes)
-        return self.record("call_function", make, tuple(nodes), {}, example), example
-
-    def _row(self, values: Iterable[Value], in_64_bits: bool) -> tuple[list, list]:
-        pairs = [self.argument(v, in_64_bits) for v in values]
-        return [p[0] for p in pairs], [p[1] for p in pairs]
-
-
-def is_frozen_dataclass(kind: type) -> bool:
-    """Whether instances of a class are their fields, which nobody changes."""
-    parameters = getattr(kind, "__dataclass_params__", None)
-    return parameters is not None and parameters.frozen and "__dataclass_params__" in vars(kind)
-
-
-@attrs.frozen
-class Assembled:
-    """A function of the fields of a dataclass that gives an instance, which the program has made before."""
-
-    kind: type
-    names: tuple[str, ...]
-
-    @property
-    def __name__(self) -> str:
-        return self.kind.__name__
-
-    def __call__(self, *fields: Any) -> Any:
-        made: Any = object.__new__(self.kind)
-        for name, value in zip(self.names, fields, strict=True):
-            object.__setattr__(made, name, value)
-        return made
+        return argument_of(self.t, value, in_64_bits=False)
 
 
 def takes_no_symbols(error: BaseException | None) -> bool:
@@ -930,10 +823,6 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-_DTYPES: dict[type, torch.dtype] = {
-    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128
-}  # fmt: skip
-"""What torch takes Python's types for where a dtype is asked for; the text of a graph cannot name the types."""
 _OF_ONE_PART = ("hardshrink", "softshrink")
 """Operations that Python has parts of, which do not check what their own kernels check."""
 _SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"

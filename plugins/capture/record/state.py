@@ -13,7 +13,7 @@ import torch
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import ModeChanges, mode_values
 from turret.plugins.capture.errors import NOWHERE, Unsupported
-from turret.plugins.capture.record.fake_inputs import is_recorded_in_part, recorded_in_part
+from turret.plugins.capture.record.fakes import is_recorded_in_part, recorded_in_part
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.torch_compat import settings
 from turret.torch_compat.modes import set_grad_enabled

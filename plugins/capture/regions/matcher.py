@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from turret.frames.guards import Guard, own_keys, own_length, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
-from turret.plugins.capture.record.fake_outputs import fake_outputs
+from turret.plugins.capture.record.fakes import fake_outputs
 from turret.plugins.capture.regions.trace import BlockCall, Trace, properties
 from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module

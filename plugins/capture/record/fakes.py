@@ -1,7 +1,8 @@
-"""Fake twins of the tensors that a capture meets."""
+"""Fake twins of the tensors that a capture meets, and fake results of calls that are not made on fakes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,3 +39,22 @@ def is_recorded_in_part(real: Any) -> bool:
 def recorded_in_part() -> Unsupported:
     """That a graph is not given such a tensor."""
     return Unsupported("an inference tensor that requires gradients, of which eager records some operations")
+
+
+def fake_outputs(examples: Sequence[torch.Tensor], inputs: Sequence[Any], differentiable: Sequence[bool]) -> tuple:
+    """New tensors of the layouts of ``examples``; those ``differentiable`` have a gradient if an input has."""
+    return _Like.apply(tuple(examples), tuple(differentiable), *(v for v in inputs if isinstance(v, torch.Tensor)))
+
+
+class _Like(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, examples: tuple, differentiable: tuple[bool, ...], *inputs: torch.Tensor) -> tuple:
+        ctx.inputs = inputs
+        made = [torch.empty_strided(e.shape, e.stride(), dtype=e.dtype, device=e.device) for e in examples]
+        ctx.mark_non_differentiable(*(m for m, flows in zip(made, differentiable, strict=True) if not flows))
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        found = (torch.empty_like(v) if v.is_floating_point() or v.is_complex() else None for v in ctx.inputs)
+        return None, None, *found
