@@ -8,12 +8,20 @@ from typing import Any
 import numpy
 import torch
 
+from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.constructors import tensor_of_numbers, tensor_of_sequence
 from turret.plugins.capture.interpreter.wrap import equal, identity, known
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.array_code import in_library
-from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value, computed
+from turret.plugins.capture.values.arrays import (
+    ArrayOfTensor,
+    KnownArray,
+    array_of_tensor,
+    array_value,
+    computed,
+    scalar_of_call,
+)
 from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
@@ -37,10 +45,18 @@ zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types
 """Functions of numpy that read their arguments and nothing else."""
 
 
+def _scalar(t: Tracer, object: numpy.generic, source: Source) -> Value:
+    """A number of numpy's: one that was seen to change is an input of the graph."""
+    if not isinstance(object, (numpy.floating, numpy.integer)) or not t.policy.changing_float(source, float(object)):
+        return equal(t, object, source)
+    t.guards.take("TYPE", source, type(object))
+    return scalar_of_call(t, object, source)
+
+
 registry.pure_owners.extend((numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
 registry.wrappers.update(dict.fromkeys((type(numpy.sin), type(numpy.mean)), known(Builtin)))
 registry.wrappers[numpy.ndarray] = array_value
-registry.base_wrappers.extend(((numpy.generic, equal), (numpy.dtype, equal)))
+registry.base_wrappers.extend(((numpy.generic, _scalar), (numpy.dtype, equal)))
 registry.makers[numpy.ndarray] = KnownArray
 
 

@@ -418,7 +418,9 @@ class NumpyCall:
             others = [torch.from_numpy(made.copy()) for made in samples.made]
             mine = {id(s): library.ndarray(o) for s, o in zip(samples.made, others, strict=True)}
             also, also_named = _exchanged(given, mine), _exchanged(named, mine)
-            expected = self.original(*given, **named)
+            known = zip(self.arrays, samples.made, strict=True)
+            theirs = {id(s): s if v.type() is numpy.ndarray else s[()] for (v, _), s in known}
+            expected = self.original(*_exchanged(given, theirs), **_exchanged(named, theirs))
             try:
                 found = self.function(*also, **also_named)
             except Exception as error:
@@ -426,8 +428,8 @@ class NumpyCall:
                     raise
                 raise self.refused(f"torch's library fails: {type(error).__name__}: {error}") from error
             self.compare(expected, found)
-            for theirs, ours in zip(samples.made, others, strict=True):
-                if not _equal(theirs, ours.numpy()):
+            for made, other in zip(samples.made, others, strict=True):
+                if not _equal(made, other.numpy()):
                     raise self.refused("torch's library changes its arguments in another way")
         return expected, samples.made
 

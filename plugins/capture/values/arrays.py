@@ -560,3 +560,18 @@ def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
     value = t.recorder.tensor_input(held, CallSource(source, torch.from_numpy))
     assert isinstance(value, Tensor)
     return ArrayOfTensor(t, value, source, array)
+
+
+def array_of_call(t: Tracer, found: numpy.ndarray, source: Source, kind: type = numpy.ndarray) -> Value:
+    """An array, or a scalar, that each call draws or is handed anew."""
+    made = array_value(t, found, source)
+    assert isinstance(made, ArrayOfTensor)
+    made.kind, made.drawn = kind, Drawn(found.copy(), source)
+    if kind is not numpy.ndarray:
+        made.source = None  # which leads to an array
+    return made
+
+
+def scalar_of_call(t: Tracer, found: numpy.generic, source: Source) -> Value:
+    """A scalar that each call draws or is handed anew."""
+    return array_of_call(t, numpy.asarray(found), CallSource(source, numpy.asarray), type(found))

@@ -13,7 +13,7 @@ from turret.frames.sources import BoundSource, CallSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import random_draws
 from turret.plugins.capture.python.random_draws import Draw, Fork
-from turret.plugins.capture.values.arrays import ArrayOfTensor, Drawn, array_value
+from turret.plugins.capture.values.arrays import array_of_call, scalar_of_call
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.random_generators import MOST_CHOSEN_FROM, RandomGenerator, State, Stream
 from turret.plugins.capture.values.sequences import Range, Slice
@@ -69,9 +69,9 @@ class NumpyGenerator(RandomGenerator):
 
     def value_of(self, t: Tracer, found: Any, source: Source) -> Value:
         if isinstance(found, numpy.ndarray):
-            return _array(t, found, source)
+            return array_of_call(t, found, source)
         if isinstance(found, numpy.generic):
-            return _array(t, numpy.asarray(found), CallSource(source, numpy.asarray), type(found))
+            return scalar_of_call(t, found, source)
         return super().value_of(t, found, source)
 
     def choice_of_texts(self, t: Tracer, a: Value, *args: Value, **kwargs: Value) -> Value:
@@ -174,16 +174,6 @@ def outside_generator(t: Tracer, object: Any, source: Source) -> Value:
         t.guards.take("TYPE", source, type(object))
     stream = Stream(random_draws.fork_of_numpy(object), CallSource(source, random_draws.fork_of_numpy))
     return NumpyGenerator(stream, type(object), source, object)
-
-
-def _array(t: Tracer, found: numpy.ndarray, source: Source, kind: type = numpy.ndarray) -> Value:
-    """An array, or a scalar, that each call draws anew."""
-    made = array_value(t, found, source)
-    assert isinstance(made, ArrayOfTensor)
-    made.kind, made.drawn = kind, Drawn(found.copy(), source)
-    if kind is not numpy.ndarray:
-        made.source = None  # which leads to an array
-    return made
 
 
 def _constant(t: Tracer, value: Value) -> Any:
