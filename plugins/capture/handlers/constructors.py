@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import numpy
 import torch
 
 from turret.hooks.devices import HOST
@@ -21,7 +22,7 @@ from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Valu
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Tensor, device_of_class
+from turret.plugins.capture.values.tensors import Array, Tensor, device_of_class
 
 
 @registry.tensor_method("new")
@@ -98,16 +99,22 @@ def _leaves(value: Value) -> Iterator[Value]:
         yield value
 
 
+def _is_numpys(value: Value) -> bool:
+    """Whether a value is a scalar of numpy's, one that changes included."""
+    return is_numpy_scalar(value) or (isinstance(value, Array) and issubclass(value.type(), numpy.generic))
+
+
 def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
 
     Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor.
     """
     leaves = list(_leaves(data))
-    if "dtype" not in options and any(map(is_numpy_scalar, leaves)):
-        if not all(isinstance(v, Constant) for v in leaves):
+    if "dtype" not in options and any(map(_is_numpys, leaves)):
+        if not all(isinstance(v, Constant) or _is_numpys(v) for v in leaves):
             raise Unsupported("a tensor of numpy's scalars and others that are no constants")
-        options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
+        kin = [v.value if isinstance(v, Constant) else v.type()(1) for v in leaves]
+        options = options | {"dtype": Constant(torch.tensor(kin).dtype)}
     return tensor_of_numbers(t, function, data, options)
 
 
