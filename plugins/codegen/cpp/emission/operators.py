@@ -32,7 +32,8 @@ _FLOAT = {
     # Some vectors are 1.0000001: programs take the root of 1 - cos(x) ** 2.
     **{name: f"at_most_one({name}{{f}}({{0}}))" for name in ("sin", "cos")},
     "hypot": "at_least_either<{T}>(hypot{f}({0}, {1}), __builtin_fabs{f}({0}), __builtin_fabs{f}({1}))",
-    "pow": "power_of<{T}>({0}, {1}, pow{f}(__builtin_fabs{f}({0}), {1}))",
+    "pow": "power_of<{T}>({0}, {1}, pow{f}(__builtin_fabs{f}({0}), {1}), __builtin_trunc{f}({1}), "
+    "__builtin_trunc{f}({1} * ({T})0.5), __builtin_copysign{f}(({T})1, {0}))",
     "neg": "-{0}",
     "abs": "__builtin_fabs{f}({0})",
     "sign": "sign_of<{T}>({0})",

@@ -141,13 +141,12 @@ template <class F> INLINE F at_least_either(F hypot, F a, F b) {
   return smaller == 0 || hypot < larger ? larger : hypot;
 }""",
     "power_of": """\
-template <class F> INLINE F power_of(F base, F exponent, F of_size) {
+template <class F> INLINE F power_of(F base, F exponent, F of_size, F truncated, F of_half, F sign) {
   // Vectors hand negative bases on to the scalar function, which rounds otherwise: (-x) ** 4 was not x ** 4.
-  const F half = exponent * (F)0.5;
-  const bool whole = __builtin_trunc(exponent) == exponent, odd = whole && __builtin_trunc(half) != half;
-  const F sign = __builtin_copysign((F)1, base);
-  const bool undefined = !whole && base < 0 && base > -(F)__builtin_inf();
-  return undefined ? (F)__builtin_nan("") : odd ? of_size * sign : of_size;
+  const bool whole = truncated == exponent, odd = whole & (of_half != exponent * (F)0.5);
+  const bool undefined = !whole & (base < 0) & (base > -(F)__builtin_inf());
+  // A factor and no choice: a call that only one way of a branch needs is moved there, where it has no vectors.
+  return of_size * (undefined ? (F)__builtin_nan("") : odd ? sign : (F)1);
 }""",
     "min_of": """\
 template <class T> INLINE T min_of(T a, T b) {  // hands NaN on; of two zeros the second
