@@ -223,7 +223,7 @@ class CallSource(Source):
         return [reader.read(self.base)]
 
     def __str__(self) -> str:
-        return f"{getattr(self.function, '__name__', 'call')}({self.base})"
+        return f"{self.function.__name__}({self.base})"
 
 
 def shown_by(proxy: Any) -> Any:

@@ -34,7 +34,7 @@ from tests.fuzz.function_prelude import MARK
 from tests.fuzz.function_shrink import shrink
 from tests.fuzz.function_worlds import Difference, check
 from tests.fuzz.function_writer import program_of
-from tests.fuzz.record import Job, Record, add_arguments
+from tests.fuzz.record import Job, Record, add_arguments, drive
 from turret.testing.kit.isolation import serve
 
 _SAME = ("batch", "seed", "compile_every", "data_every")
@@ -182,27 +182,28 @@ def work(options: argparse.Namespace) -> None:
     serve(handle, options.timeout)
 
 
+def replay(options: argparse.Namespace) -> int:
+    """Check one seed here, print its program and what is wrong with it."""
+    text, fault_of_text = program_and_check(options.replay, options)
+    watch = Watch()
+    fault = fault_of_text(text, options.replay, watch)
+    if fault is None:  # a first program loads modules, which hides what circles it leaves
+        fault = fault_of_text(text, options.replay, Watch())
+    for kind in ("refused program", "graph that raised alone", "graph that a stage stopped"):
+        print("".join(f"{kind}: {reason}\n" for reason in watch.events.get(kind, ())), end="")
+    print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
+    return 0 if fault is None else 1
+
+
 def main() -> int:
+    def told(record: Record) -> str:
+        counts = ", ".join(f"{count} {kind}s" for kind, count in sorted(record.counts.items()))
+        return record.summary("functions", counts or "nothing captured")
+
     options = parse()
-    if options.worker:
-        work(options)
-        return 0
-    if options.replay is not None:
-        text, fault_of_text = program_and_check(options.replay, options)
-        watch = Watch()
-        fault = fault_of_text(text, options.replay, watch)
-        if fault is None:  # a first program loads modules, which hides what circles it leaves
-            fault = fault_of_text(text, options.replay, Watch())
-        for kind in ("refused program", "graph that raised alone", "graph that a stage stopped"):
-            print("".join(f"{kind}: {reason}\n" for reason in watch.events.get(kind, ())), end="")
-        print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
-        return 0 if fault is None else 1
     text_of = lambda seed: program_and_check(seed, options)[0].partition(MARK)[2]  # noqa: E731
-    record = Record(options, _SAME, lambda job: "\n\n".join(map(text_of, range(*job))))
-    record.run(__spec__.name)
-    counts = ", ".join(f"{count} {kind}s" for kind, count in sorted(record.counts.items()))
-    print(record.summary("functions", counts or "nothing captured"))
-    return 0 if record.complete else 1
+    record = functools.partial(Record, options, _SAME, lambda job: "\n\n".join(map(text_of, range(*job))))
+    return drive(options, record, __spec__.name, work=work, replay=replay, told=told)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import random
 import sys
 import traceback
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.record import Job, Record, add_arguments
+from tests.fuzz.record import Job, Record, add_arguments, drive
 from tests.plugins.cudagraphs.sequences import Play
 from turret.testing.kit.isolation import serve
 
@@ -70,19 +71,20 @@ def work(options: argparse.Namespace) -> None:
     serve(handle, options.timeout)
 
 
+def replay(options: argparse.Namespace) -> int:
+    """Check one seed here, print its program and what is wrong with it."""
+    fault, _ = examine(options.replay)
+    print(f"{source_of(options.replay)}\n{fault or 'no difference'}")
+    return 0 if fault is None else 1
+
+
 def main() -> int:
+    def told(record: Record) -> str:
+        return record.summary("graph calls", ", ".join(f"{n} {kind}" for kind, n in sorted(record.counts.items())))
+
     options = parse()
-    if options.worker:
-        work(options)
-        return 0
-    if options.replay is not None:
-        fault, _ = examine(options.replay)
-        print(f"{source_of(options.replay)}\n{fault or 'no difference'}")
-        return 0 if fault is None else 1
-    record = Record(options, _SAME, lambda job: "\n\n".join(map(source_of, range(*job))))
-    record.run(__spec__.name)
-    print(record.summary("graph calls", ", ".join(f"{n} {kind}" for kind, n in sorted(record.counts.items()))))
-    return 0 if record.complete else 1
+    record = functools.partial(Record, options, _SAME, lambda job: "\n\n".join(map(source_of, range(*job))))
+    return drive(options, record, __spec__.name, work=work, replay=replay, told=told)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,30 @@ def add_arguments(parser: argparse.ArgumentParser, *, timeout: float, batch: int
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
 
 
+def drive(
+    options: argparse.Namespace,
+    record: Callable[[], Record],
+    module: str,
+    *,
+    work: Callable[[argparse.Namespace], None],
+    replay: Callable[[argparse.Namespace], int],
+    told: Callable[[Record], str],
+) -> int:
+    """What the arguments of a driver ask for: the jobs of a worker, one seed checked here, or a run that is recorded.
+
+    ``module`` is the driver's name, ``told`` says of a record what is printed at its end.  Returns the exit status.
+    """
+    if options.worker:
+        work(options)
+        return 0
+    if options.replay is not None:
+        return replay(options)
+    made = record()
+    made.run(module)
+    print(told(made))
+    return 0 if made.complete else 1
+
+
 class Record:
     """What has been checked so far, in memory and in the output file.
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import turret
-from tests.fuzz.record import Job, Record, add_arguments
+from tests.fuzz.record import Job, Record, add_arguments, drive
 from tests.fuzz.relation_checks import Broken, Checker, Compile, shrunk
 from tests.fuzz.relation_programs import Program, draw
 from turret.testing.kit.isolation import serve
@@ -103,17 +103,13 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    def told(record: Record) -> str:
+        asked = ", ".join(f"{n} {kind}" for kind, n in sorted(record.counts.items()))
+        return record.summary("relations", f"asked: {asked}")
+
     options = parse()
-    if options.worker:
-        work(options)
-        return 0
-    if options.replay is not None:
-        return replay(options)
-    record = Record(options, _SAME, functools.partial(_source_of, options))
-    record.run(__spec__.name)
-    asked = ", ".join(f"{n} {kind}" for kind, n in sorted(record.counts.items()))
-    print(record.summary("relations", f"asked: {asked}"))
-    return 0 if record.complete else 1
+    record = functools.partial(Record, options, _SAME, functools.partial(_source_of, options))
+    return drive(options, record, __spec__.name, work=work, replay=replay, told=told)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from tests.fuzz.compilers import MAKE_KERNELS, NAMES, compiler_of
-from tests.fuzz.record import Job, Record, add_arguments
+from tests.fuzz.record import Job, Record, add_arguments, drive
 from turret.testing.kit.isolation import serve
 
 _SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every", "flags")
@@ -136,18 +136,14 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    def told(record: Record) -> str:
+        seeds = ", ".join(map(str, record.shared)) or "none"
+        shared = f"{len(record.shared)} errors shared with torch.compile (seeds: {seeds})"
+        return record.summary(options.compiler, f"{shared}, {len(record.counts)} operations")
+
     options = parse()
-    if options.worker:
-        work(options)
-        return 0
-    if options.replay is not None:
-        return replay(options)
-    record = Record(options, _SAME, functools.partial(source_of, options))
-    record.run(__spec__.name)
-    shared = ", ".join(map(str, record.shared)) or "none"
-    also = f"{len(record.shared)} errors shared with torch.compile (seeds: {shared}), {len(record.counts)} operations"
-    print(record.summary(options.compiler, also))
-    return 0 if record.complete else 1
+    record = functools.partial(Record, options, _SAME, functools.partial(source_of, options))
+    return drive(options, record, __spec__.name, work=work, replay=replay, told=told)
 
 
 if __name__ == "__main__":

@@ -105,14 +105,20 @@ def counter(t: Tracer, object: itertools.count, source: Source) -> Value:
     return OutsideIterator(object, source) if followed else Opaque(object, source)
 
 
-class OutsideChain(Chain):
+class _FromBefore(Iterator):
+    """An iterator that is the program's own, and stays the one that it is; its ``source`` leads to it."""
+
+    def rebuild(self, r: Rebuilder) -> str:
+        assert self.source is not None
+        return r.source(self.source)
+
+
+class OutsideChain(_FromBefore, Chain):
     """An ``itertools.chain`` of the program's that was not asked for anything before the frame began."""
 
-    source: Source
-
-    def __init__(self, t: Tracer, outer: Value, source: Source) -> None:
+    def __init__(self, t: Tracer, outer: Value) -> None:
         super().__init__(outer)
-        self.source, self.step, self.location = source, t.call_stack.step, t.call_stack.location()
+        self.step, self.location = t.call_stack.step, t.call_stack.location()
         self.taken: list[tuple[Value, int]] = []
         """The iterators that it was in so far, and how many items it took off each."""
 
@@ -124,9 +130,6 @@ class OutsideChain(Chain):
         count = self.taken.pop()[1] if self.taken and self.taken[-1][0] is inner else 0
         self.taken.append((inner, count + 1))
         return item
-
-    def rebuild(self, r: Rebuilder) -> str:
-        return r.source(self.source)
 
     def replay(self, r: Rebuilder) -> None:
         """Nothing where what it is over says where it is; inside one of its iterables, take as many items once more."""
@@ -145,43 +148,16 @@ def _unknown(r: Rebuilder) -> None:
     return None
 
 
-class OutsideZip(Zip):
+class OutsideZip(_FromBefore, Zip):
     """A ``zip`` of the program's: where it is is where the iterators are that it is over."""
 
-    source: Source
 
-    def __init__(self, inners: list[Value], strict: bool, source: Source) -> None:
-        super().__init__(inners, strict)
-        self.source = source
-
-    def rebuild(self, r: Rebuilder) -> str:
-        return r.source(self.source)
-
-
-class OutsideMap(Map):
+class OutsideMap(_FromBefore, Map):
     """A ``map`` of the program's, which has no state of its own either."""
 
-    source: Source
 
-    def __init__(self, function: Value, inners: list[Value], source: Source) -> None:
-        super().__init__(function, inners)
-        self.source = source
-
-    def rebuild(self, r: Rebuilder) -> str:
-        return r.source(self.source)
-
-
-class OutsideFilter(Filter):
+class OutsideFilter(_FromBefore, Filter):
     """A ``filter`` of the program's, which has no state of its own either."""
-
-    source: Source
-
-    def __init__(self, function: Value, inner: Value, source: Source) -> None:
-        super().__init__(function, inner)
-        self.source = source
-
-    def rebuild(self, r: Rebuilder) -> str:
-        return r.source(self.source)
 
 
 def combined_iterator(t: Tracer, object: Any, source: Source) -> Value:
@@ -194,15 +170,25 @@ def combined_iterator(t: Tracer, object: Any, source: Source) -> Value:
     values = t.wrap(found, CallSource(source, lookups.parts_of_iterator)).unpack(t)
     if not all(is_followed(v) for v in values[kind in (map, filter) :]):
         return Opaque(object, source)
+    made = _combined(t, object, source, values)
+    if made is None:
+        return Opaque(object, source)
+    made.source = source
+    return made
+
+
+def _combined(t: Tracer, object: Any, source: Source, values: list[Value]) -> Value | None:
+    """What is over such values; None for a ``map`` that is strict."""
+    kind = type(object)
     if kind is itertools.chain:
-        return OutsideChain(t, values[0].realize(), source)
+        return OutsideChain(t, values[0].realize())
     if kind is filter:
-        return OutsideFilter(values[0], values[1], source)
+        return OutsideFilter(values[0], values[1])
     strict = lookups.is_strict(object)
     t.guards.take("CALL", source, (lookups.is_strict, strict))
     if kind is zip:
-        return OutsideZip(values, strict, source)
-    return Opaque(object, source) if strict else OutsideMap(values[0], values[1:], source)
+        return OutsideZip(values, strict)
+    return None if strict else OutsideMap(values[0], values[1:])
 
 
 def is_followed(iterator: Value) -> bool:

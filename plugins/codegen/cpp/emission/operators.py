@@ -140,8 +140,8 @@ _POWERS = {
     -2.0: "1 / ({0} * {0})",
 }
 """Exponents whose powers are products: eager computes them so, but for the fourth, which is ten times as fast and 1.5
-units in the last place off at most.  Square roots differ from ``pow`` at -0.0 and -inf,
-which is spelt out because compilers take the bare root for them in vector loops."""
+units in the last place off at most.  Square roots differ from ``pow`` at -0.0 and -inf, which is spelt out because
+compilers take the bare root for them in vector loops."""
 
 
 def scalar_text(expr: Expr, args: list[str]) -> str:
