@@ -296,7 +296,8 @@ def _two_pass(call: _Call, result: Tensor) -> Tensor:
 
 
 def _formula(call: _Call, result: Tensor) -> Tensor:
-    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding."""
+    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding, and a
+    product of many factors stays at the least number of the type, which is rounded to itself at each further one."""
     return _wider(call, result, dict.fromkeys(_WIDENED, torch.float32))
 
 
@@ -353,7 +354,7 @@ def _not_overflown(call: _Call, result: Tensor) -> Tensor:
 _FREEDOMS: tuple[tuple[frozenset[str], Callable[[_Call, Any], Any]], ...] = (
     (frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"]), _summed),
     (frozenset(["std", "var"]), _two_pass),
-    (frozenset(["binary_cross_entropy_with_logits"]), _formula),
+    (frozenset(["binary_cross_entropy_with_logits", "cumprod", "prod"]), _formula),
     (frozenset(["tan"]), _beside_pole),
     (
         frozenset(["native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"]),

@@ -490,3 +490,16 @@ def test_a_variance_of_doubles_may_be_as_exact_as_its_two_passes_are():
     assert_same(lambda x: x.var(correction=0), exact, lambda: x, calls=1)
     with pytest.raises(Mismatch):
         assert_same(lambda x: x.var(correction=0), lambda x: exact(x) * (1 + 1e-12), lambda: x, calls=1)
+
+
+def test_a_product_of_a_half_type_below_its_numbers_may_be_zero_and_one_above_them_may_not():
+    small = torch.full((100, 16), 0.75, dtype=torch.bfloat16)
+    small[:12] = 2.0**-11
+
+    def exact(x: Tensor) -> Tensor:
+        return x.float().prod(0).to(x.dtype) != 0
+
+    assert small.prod(0).all() and not exact(small).any()
+    assert_same(lambda x: x.prod(0) != 0, exact, lambda: small, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(lambda x: x.prod(0) != 0, lambda x: ~exact(x), lambda: small + 0.5, calls=1)
