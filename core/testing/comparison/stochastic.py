@@ -296,8 +296,8 @@ def _two_pass(call: _Call, result: Tensor) -> Tensor:
 
 
 def _formula(call: _Call, result: Tensor) -> Tensor:
-    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding, and a
-    product of many factors stays at the least number of the type, which is rounded to itself at each further one."""
+    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding, and
+    a product of many factors stays at the least number of the type, which each further one rounds to itself."""
     return _wider(call, result, dict.fromkeys(_WIDENED, torch.float32))
 
 
