@@ -281,8 +281,10 @@ class Policy:
 
         Of what units hold, this is asked of attributes and variables alone: a list of numbers is a table.
         """
-        if isinstance(source.root(), BoundSource) and not _is_named(source):
-            return False
+        return (not isinstance(source.root(), BoundSource) or _is_named(source)) and self.changing_scalar(source, value)
+
+    def changing_scalar(self, source: Source, value: float) -> bool:
+        """``changing_float`` for a number of numpy's, which one in a table can be, too."""
         if self.is_constant(source) or dynamo_setting("specialize_float"):
             return False
         return self.history.see_float(source, value) and math.isfinite(value)

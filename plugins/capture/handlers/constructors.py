@@ -104,10 +104,19 @@ def _is_numpys(value: Value) -> bool:
     return is_numpy_scalar(value) or (isinstance(value, Array) and issubclass(value.type(), numpy.generic))
 
 
+def _without_scalars(t: Tracer, data: Value) -> Value:
+    """Nested sequences with a tensor of one element in the place of each scalar of numpy's that changes."""
+    data = data.realize()
+    if isinstance(data, (List, Tuple)):
+        return List([_without_scalars(t, v) for v in data.items])
+    return data.tensor(t, copied=False) if isinstance(data, Array) and _is_numpys(data) else data
+
+
 def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
 
-    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor.
+    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; those that
+    change are operands.
     """
     leaves = list(_leaves(data))
     if "dtype" not in options and any(map(_is_numpys, leaves)):
@@ -115,6 +124,8 @@ def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str,
             raise Unsupported("a tensor of numpy's scalars and others that are no constants")
         kin = [v.value if isinstance(v, Constant) else v.type()(1) for v in leaves]
         options = options | {"dtype": Constant(torch.tensor(kin).dtype)}
+    if isinstance(data.realize(), (List, Tuple)):
+        data = _without_scalars(t, data)
     return tensor_of_numbers(t, function, data, options)
 
 

@@ -48,7 +48,7 @@ zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types
 def _scalar(t: Tracer, object: numpy.generic, source: Source) -> Value:
     """A number of numpy's: one that was seen to change is an input of the graph."""
     of_torchs = object.dtype.kind in "iuf" and object.itemsize <= 8  # no times, and no long doubles
-    if not of_torchs or not t.policy.changing_float(source, float(object)):
+    if not of_torchs or not t.policy.changing_scalar(source, float(object)):
         return equal(t, object, source)
     t.guards.take("TYPE", source, type(object))
     return scalar_of_call(t, object, source)
