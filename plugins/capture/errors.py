@@ -38,6 +38,10 @@ class DecidedByData(Unsupported):
     """Data decide whether a value is true: each of the ways to go on is as good as the other."""
 
 
+class ChecksDecide(Unsupported):
+    """A check on data was left to a graph that must not run twice: capture begins again, and checks break the graph."""
+
+
 class AskedFor(Unsupported):
     """A graph break that the program asked for by a mark: no news to whoever wrote it."""
 

@@ -20,12 +20,13 @@ from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemS
 from turret.frames.torch_settings import dynamic_argument
 from turret.frames.trace_modes import has_modes, program_put_aside
 from turret.graph.fakes.histories import with_history
+from turret.hooks.devices import HOST
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.branches.conditional import check_merged
-from turret.plugins.capture.errors import NOWHERE, AskedFor, FloatNeeded, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, ChecksDecide, FloatNeeded, NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
@@ -93,11 +94,11 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
-    whole, splits = _never_breaks(settings), 0
+    whole, splits, decide = _never_breaks(settings), 0, False
     with lookups.at_recursion_limit(_RECURSION):
         while True:
             numbers = settings.data_dependent
-            policy = Policy(dynamic, history, *numbers, reuse, several, specialized, whole=whole, splits=splits)
+            policy = Policy(dynamic, history, *numbers, reuse, several, specialized, whole=whole, splits=splits, checks_decide=decide)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()
@@ -111,6 +112,9 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     continue
                 if _may_tell_apart(policy, attempt.tracer):
                     splits += 1  # a branch on data may leave what only a flag tells apart
+                    continue
+                if isinstance(error, ChecksDecide):
+                    decide = True
                     continue
                 wanted, stop = stop, _break_at(settings, attempt.tracer, error, stop)
                 if stop is None:
@@ -193,6 +197,12 @@ def _view_guard(source: Source, value: torch.Tensor) -> Guard:
 
 
 _PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
+
+
+def _devices(inputs: list[GraphInput]) -> list[str]:
+    """Devices of a graph's inputs, by name, beside the host."""
+    found = (i.example.device for i in inputs if isinstance(i.example, torch.Tensor))
+    return sorted({str(device) for device in found if device.type not in (HOST.type, "meta")})
 
 
 def _location_in_program(stack: list[tuple[types.CodeType, int]]) -> str:
@@ -373,6 +383,7 @@ class _Attempt:
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.recorder.calls or r.outputs)
+        again = runs and self.may_run_again()
         if runs:
             inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
@@ -390,13 +401,27 @@ class _Attempt:
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
         r.scope["at_line"] = at_line
-        again = failures.leaves_no_trace(tracer.recorder.root_module, tracer.recorder.graph)
         writes = tracer.recorder.versions.changed(tracer.recorder.inputs)
-        if runs and again:
+        draws = None
+        if again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
-        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)
+        if again and tracer.leaves_checks:
+            r.scope["generator_states"], draws = failures.generator_states, _devices(inputs)
+        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes, draws)
         self.parts = (r.scope, key)
         return self.unit(load_source(text, r.scope, self.function), text)
+
+    def may_run_again(self) -> bool:
+        """Whether the call may run as Python where the graph raises; a graph that is to check something has to allow it.
+
+        A whole one has no choice: what it raises then is the graph's.
+        """
+        recorder = self.tracer.recorder
+        again = failures.leaves_no_trace(recorder.root_module, recorder.graph)
+        policy = self.tracer.policy
+        if self.tracer.leaves_checks and not (again or policy.data_dependent or policy.whole):
+            raise ChecksDecide("a check on data beside an operation that must not run twice")
+        return again
 
     def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
         """Add the outputs; drop inputs that nothing uses."""

@@ -155,18 +155,21 @@ class Policy:
         *,
         whole: bool = False,
         splits: int = 0,
+        checks_decide: bool = False,
     ) -> None:
         """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
         sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
         it.  ``several_modules``: the unit is for other modules of the class, too.  ``specialized``: floats that an
         attempt before this one found to be needed as constants, by source.  ``whole``: there is no graph break.
         ``splits``: objects that sides of a branch on data leave, and that are no one value, are told apart by a flag;
-        of 2, numbers, too, which the program may need as constants.
+        of 2, numbers, too, which the program may need as constants.  ``checks_decide``: no check on data is left to the
+        graph.
         """
         self.dynamic, self.history = dynamic, history
         self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
         self.several_modules, self.whole, self.splits = several_modules, whole, splits
+        self.checks_decide = checks_decide
         self.specialized: set[str] = set(specialized)
         self.changing: set[Source] = set()
         """Floats that this capture has made inputs."""

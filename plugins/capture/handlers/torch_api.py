@@ -23,7 +23,7 @@ from torch import nn
 import turret.frames.annotations
 import turret.frames.stances
 from turret.frames.sources import BoundSource, WeakSource
-from turret.plugins.capture.errors import AskedFor, Unsupported
+from turret.plugins.capture.errors import AskedFor, DecidedByData, Unsupported
 from turret.plugins.capture.handlers.builtins.polyfilled import polyfilled
 from turret.plugins.capture.handlers.constructors import LEGACY_CLASSES
 from turret.plugins.capture.python import fx_arguments, lookups, polyfills
@@ -141,6 +141,11 @@ registry.functions[torch_assert] = lambda t, condition, message: _check(t, condi
 def _check(t: Tracer, condition: Value, message: Value) -> Value:
     condition = condition.realize()
     if isinstance(condition, Tensor):
+        changed = t.recorder.versions.changed(t.recorder.inputs)
+        may_break = not (t.policy.data_dependent or t.policy.whole)
+        if may_break and (changed or not t.may_leave_checks()):
+            raise DecidedByData("a check on data that the program handles, or that comes after a change")
+        t.leaves_checks = True
         return t.recorder.call(assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)

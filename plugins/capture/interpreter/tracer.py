@@ -117,6 +117,8 @@ class FrameTracer(Caller):
         """By the ids of predicates and flags, what they are in the sides of branches that are followed."""
         self.checks: Counter[tuple[types.CodeType, int]] = Counter()
         """How often each check of the program's on data was come to, by code and instruction."""
+        self.leaves_checks = False
+        """Whether one is left to the graph, so that a call of which it fails runs as Python."""
         self.undecided = False
         """Whether a branch on data has left one of two objects."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
@@ -351,10 +353,14 @@ class FrameTracer(Caller):
         self.checks[place] += 1
         if truth is None or not isinstance(value, Tensor) or self.checks[place] > _MOST_CHECKS:
             return None
-        if self.policy.data_dependent or self.call_stack.handles():
+        if self.policy.data_dependent or not self.may_leave_checks():
             return None
         with data_sizes(self):
             return self.goes_on(value, truth)
+
+    def may_leave_checks(self) -> bool:
+        """Whether a check on data may be left to the graph in a program of several: nobody handles what it raises."""
+        return not (self.policy.checks_decide or self.call_stack.handles())
 
     def goes_on(self, value: Value, truth: bool) -> bool:
         """Leave to the graph to check that a value has the truth with which the program raises nothing.
@@ -369,9 +375,11 @@ class FrameTracer(Caller):
         if isinstance(value, Tensor):
             holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
             recorder.call(assert_async, [holds, Constant("a check of the program's fails")], {})
+            self.leaves_checks = True
             return truth
         if isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
             holds = value if truth else recorder.call(torch.sym_not, [value], {})
+            self.leaves_checks = True
             return self.assume(holds, "a check of the program's fails") is truth
         return value.truth(self)
 

@@ -14,7 +14,7 @@ import inspect
 import operator
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -85,6 +85,25 @@ def _is_plain(target: Any) -> bool:
     return module.partition(".")[0] in _PACKAGES or target in settings.setters  # which the graph takes back
 
 
+@attrs.frozen
+class GeneratorStates:
+    """States of torch's generators of the host and of devices (by name), to go back to."""
+
+    of_host: torch.Tensor
+    of_devices: dict[str, torch.Tensor]
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.of_host)
+        for name, state in self.of_devices.items():
+            torch.get_device_module(name.partition(":")[0]).set_rng_state(state, name)
+
+
+def generator_states(devices: Iterable[str]) -> GeneratorStates:
+    """What a graph with a check of the program's, on ``devices`` beside the host, may draw from."""
+    states = {d: torch.get_device_module(d.partition(":")[0]).get_rng_state(d) for d in devices}
+    return GeneratorStates(torch.get_rng_state(), states)
+
+
 class AsPython:
     """``rerun(failure, function, values, writes)`` of rebuilt code, for one context."""
 
@@ -92,16 +111,23 @@ class AsPython:
         self.context = context
 
     def __call__(
-        self, failure: list[Exception], function: types.FunctionType, values: tuple, writes: bool = False
+        self,
+        failure: list[Exception],
+        function: types.FunctionType,
+        values: tuple,
+        writes: bool = False,
+        states: GeneratorStates | None = None,
     ) -> Any:
         """What the frame of ``function`` with parameters ``values`` gives as Python; ``failure`` holds what was raised.
 
-        ``writes``: the graph writes to its inputs, and may have.  Where nothing is raised in Python, the graph was at
+        ``writes``: the graph writes to its inputs, and may have.  ``states``: of generators, before it ran.  Where nothing is raised in Python, the graph was at
         fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
         """
         written = writes and not (left_inputs_as_they_were(failure[0]) or left_no_writes(failure[0]))
         if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
             raise failure.pop()
+        if states is not None:
+            states.restore()
         message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"
         self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)
         with _exceptions() as raised:

@@ -156,19 +156,22 @@ class FrameRebuilder:
         calls_graph: bool,
         again: bool,
         writes: bool,
+        draws: Sequence[str] | None = None,
     ) -> str:
         """Source of the whole function.
 
-        ``again``: where the graph raises, the frame runs as Python, if it has not changed its inputs (``writes``).
+        ``again``: where the graph raises, the frame runs as Python, if it has not changed its inputs (``writes``), with
+        random numbers as they were on the host and on devices (``draws``, if not None).
         """
         arguments = self.arguments(inputs)
         given = [f"a{n}" for n in range(parameters)]
         lines = [*self.writer.weak_lines(), *self.writer.lines]
         if calls_graph and again:
+            if draws is not None:
+                lines.append(f"states = generator_states({tuple(draws)})")
             lines += ["failure = None", f"try: o = graph({arguments})", "except Exception as error: failure = [error]"]
-            lines.append(
-                f"if failure is not None: return rerun(failure, f, ({''.join(a + ', ' for a in given)}), {writes})"
-            )
+            values, states = "".join(a + ", " for a in given), "" if draws is None else ", states"
+            lines.append(f"if failure is not None: return rerun(failure, f, ({values}), {writes}{states})")
         elif calls_graph:
             lines.append(f"o = graph({arguments})")
         lines += [*self.body, *self.effects, *self.after, *tail]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from torch import distributions as D
 
 import turret
-from tests.plugins.capture.capture_lab import Observed
+from tests.plugins.capture.capture_lab import Observed, assert_same
 from turret.errors import CaptureError
 
 
@@ -225,3 +225,56 @@ def test_a_loop_that_ends_by_an_exception_is_not_followed_for_ever():
         with pytest.raises(ValueError, match="at its end"):
             compiled(torch.zeros(2))
     assert len(compiled.graphs) < 6
+
+
+CALLS = []
+
+
+@torch.library.custom_op("turret_checks::noted", mutates_args=())
+def noted(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(x.sum().item())
+    return x.clone()
+
+
+@noted.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def after_random_numbers(x: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.dropout(x, 0.5) + torch.rand(3)
+    return y + positive_root(x)
+
+
+def after_a_custom_op(x: torch.Tensor) -> torch.Tensor:
+    return noted(x) + positive_root(x)
+
+
+def before_a_custom_op(x: torch.Tensor) -> torch.Tensor:
+    return noted(positive_root(x))
+
+
+def asserted_by_torch(x: torch.Tensor) -> torch.Tensor:
+    y = noted(x)
+    torch._assert((x > -3).all(), "under")
+    return y * 2
+
+
+@pytest.mark.parametrize(
+    "program", [after_random_numbers, after_a_custom_op, before_a_custom_op, asserted_by_torch], ids=lambda p: p.__name__
+)
+def test_what_a_caller_sees_of_a_check_that_fails_is_done_once(program):
+    def caller(x: torch.Tensor) -> tuple:
+        try:
+            return "returned", program(x), torch.rand(2)
+        except (ValueError, AssertionError) as error:
+            return "raised", str(error), torch.rand(2)
+
+    observed = Observed(caller)
+    for number in (1.0, 2.0, -4.0, 3.0, -5.0):
+        seen = []
+        for function in (observed, caller):
+            CALLS.clear()
+            torch.manual_seed(3)
+            seen.append((function(torch.full((3,), number)), list(CALLS), torch.rand(())))
+        assert_same(*seen)

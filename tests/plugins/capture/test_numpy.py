@@ -417,3 +417,28 @@ def test_an_array_beside_a_tensor_is_refused_where_eager_refuses_it():
             program(x)
         with pytest.raises((RuntimeError, TypeError)):
             Observed(program)(x)
+
+
+def test_numbers_of_numpys_in_a_list_that_change_are_inputs_of_one_graph():
+    class Holder(torch.nn.Module):
+        def forward(self, x):
+            return x * self.numbers[0] - self.numbers[1]
+
+    holder = Holder()
+    holder.numbers = [numpy.int64(1), numpy.float32(2)]
+    programs = (
+        lambda x, numbers: x * torch.tensor(numbers).sum(),
+        lambda x, numbers: x * torch.as_tensor([[numbers[0], 3], numbers]).sum(),
+    )
+    for program in programs:
+        observed = Observed(program, fullgraph=True)
+        for kind in (numpy.int64, numpy.float64):
+            for number in range(1, 5):
+                given = [kind(number), kind(number + 2)]
+                assert_same(observed(X, given), program(X, given))
+        assert len(observed.graphs) <= 3
+    observed = Observed(holder, fullgraph=True)
+    for number in range(1, 6):
+        holder.numbers = [numpy.int64(number), numpy.float32(number * 3)]
+        assert_same(observed(X), holder(X))
+    assert len(observed.graphs) == 2
