@@ -49,15 +49,20 @@ def is_empty(shape: Sequence[Any]) -> bool:
 
 
 def is_broadcast(shapes: Sequence[Sequence[Any]], to: Sequence[Any]) -> bool:
-    """Whether shapes broadcast to another as they are written, each extent of it that of one of them."""
+    """Whether shapes broadcast to another, each extent of it that of one of them.
+
+    Extents that are written alike are the same.  Of a symbol beside another extent the sizes at hand decide, which
+    becomes a guard.
+    """
     found = [type(extent) is int and extent == 1 for extent in to]
     for shape in shapes:
         for dim, extent in enumerate(shape, len(to) - len(shape)):
             if dim < 0:
                 return False
-            if same_size(extent, to[dim]):
+            written_one = type(extent) is int and extent == 1
+            if same_size(extent, to[dim]) or (not written_one and extent == to[dim]):
                 found[dim] = True
-            elif not (type(extent) is int and extent == 1):
+            elif not written_one:
                 return False
     return all(found)
 

@@ -88,17 +88,25 @@ def compile_frame(settings: Settings, history: History, function: types.Function
 def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> CompileUnit:
     stop: _Break | None = None
     reuse = settings.reuse_blocks
+    dynamic = _dynamic(settings)
     alike = settings.alike
-    dynamic = (
-        False if has_modes() else dynamic_argument(settings.dynamic)
-    )  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     specialized: frozenset[str] = frozenset()
     whole, splits, decide = _never_breaks(settings), 0, False
     with lookups.at_recursion_limit(_RECURSION):
         while True:
             numbers = settings.data_dependent
-            policy = Policy(dynamic, history, *numbers, reuse, several, specialized, whole=whole, splits=splits, checks_decide=decide)
+            policy = Policy(
+                dynamic,
+                history,
+                *numbers,
+                reuse,
+                several,
+                specialized,
+                whole=whole,
+                splits=splits,
+                checks_decide=decide,
+            )
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()
@@ -132,6 +140,11 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if attempt.tracer.recorder.distributed:
                     forget_shardings()
                 _let_go(attempt.tracer)
+
+
+def _dynamic(settings: Settings) -> bool | None:
+    """Which sizes are symbols; none beside a mode of the program's, which is to see numbers as they are."""
+    return False if has_modes() else dynamic_argument(settings.dynamic)
 
 
 def _let_go(tracer: FrameTracer) -> None:
@@ -412,7 +425,7 @@ class _Attempt:
         return self.unit(load_source(text, r.scope, self.function), text)
 
     def may_run_again(self) -> bool:
-        """Whether the call may run as Python where the graph raises; a graph that is to check something has to allow it.
+        """Whether the call may run as Python where the graph raises, which a graph that checks something has to allow.
 
         A whole one has no choice: what it raises then is the graph's.
         """

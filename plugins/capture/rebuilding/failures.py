@@ -120,8 +120,9 @@ class AsPython:
     ) -> Any:
         """What the frame of ``function`` with parameters ``values`` gives as Python; ``failure`` holds what was raised.
 
-        ``writes``: the graph writes to its inputs, and may have.  ``states``: of generators, before it ran.  Where nothing is raised in Python, the graph was at
-        fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
+        ``writes``: the graph writes to its inputs, and may have.  ``states``: of generators, before it ran.  Where
+        nothing is raised in Python, the graph was at fault: a warning says so, or with ``on_error="raise"`` the graph's
+        exception.
         """
         written = writes and not (left_inputs_as_they_were(failure[0]) or left_no_writes(failure[0]))
         if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):

@@ -50,7 +50,17 @@ SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
 ROLE = "unit"
 _FILE = "unit.json"
-_OF_THIS_PROCESS = ("dereference", "graph", "tail", "rerun", "generator_states", "at_line", "compiled", "__builtins__", "__name__")
+_OF_THIS_PROCESS = (
+    "dereference",
+    "graph",
+    "tail",
+    "rerun",
+    "generator_states",
+    "at_line",
+    "compiled",
+    "__builtins__",
+    "__name__",
+)
 """Names of a scope that are bound anew."""
 
 

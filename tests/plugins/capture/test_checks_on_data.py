@@ -261,7 +261,9 @@ def asserted_by_torch(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "program", [after_random_numbers, after_a_custom_op, before_a_custom_op, asserted_by_torch], ids=lambda p: p.__name__
+    "program",
+    [after_random_numbers, after_a_custom_op, before_a_custom_op, asserted_by_torch],
+    ids=lambda p: p.__name__,
 )
 def test_what_a_caller_sees_of_a_check_that_fails_is_done_once(program):
     def caller(x: torch.Tensor) -> tuple:

@@ -153,3 +153,15 @@ def test_a_dimension_of_size_1_that_expand_adds_has_eagers_stride_where_sizes_ar
     for size in (7, 3, 5):
         x = torch.randn(size).as_strided((1, size), (1, 1))
         assert [t.stride() for t in compiled(x)] == [t.stride() for t in function(x)]
+
+
+def test_a_symbolic_size_that_is_1_broadcasts_as_a_written_1_does():
+    x, y = torch.randn(4, 16, 9, 1), torch.randn(64).as_strided((4, 16, 1, 1), (1, 4, 4, 4))
+
+    def function(x, y, n):
+        return torch.xlogy(x[:, :, :, -(n // 2) :], y.abs() + 0.5)
+
+    compiled = turret.compile(function, options={"on_error": "raise"})
+    for n in (0, 3, 0, 2):
+        got, expected = compiled(x, y, n), function(x, y, n)
+        assert torch.allclose(got, expected, equal_nan=True) and got.stride() == expected.stride()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from turret.testing.kit import isolation
 from turret.testing.kit.isolation import run_jobs
 
 
@@ -27,6 +28,8 @@ def worker(tmp_path: Path) -> list[str]:
                     os.abort()
                 if job == "hang":
                     time.sleep(60)
+                if job == "who":
+                    return os.getpid()
                 return 2 * job
 
             serve(handle, timeout=2.0)
@@ -61,3 +64,10 @@ def test_jobs_are_read_lazily_so_that_a_run_can_stop(worker: list[str]):
 
     run_jobs(worker, jobs(), lambda job, answer: answers.append(answer), lambda job, death: None, workers=1)
     assert answers == [0, 2, 4]
+
+
+def test_a_worker_gives_way_to_another_after_many_jobs(worker: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(isolation, "_JOBS", 2)
+    found: list[int] = []
+    run_jobs(worker, ["who"] * 5, lambda job, answer: found.append(answer), lambda job, death: None, workers=1)
+    assert found[0] == found[1] != found[2] == found[3] != found[4]
