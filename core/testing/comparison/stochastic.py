@@ -261,14 +261,15 @@ def _with_equal_errors(call: _Call, result: Any) -> Any:
 
 
 def _wider(call: _Call, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) -> Tensor:
-    """A result computed in the dtype that ``dtypes`` names for its own; others, and those of an asked-for dtype, are
-    handed on."""
-    wide, given = dtypes.get(result.dtype), call.args[0].dtype
-    if wide is None or call.kwargs.get("dtype", given) not in (None, given):
+    """A result computed in the dtype that ``dtypes`` names for its own, of operands that are first rounded to a dtype
+    that was asked for; other results are handed on."""
+    wide = dtypes.get(result.dtype)
+    if wide is None:
         return result
     kwargs = {name: value for name, value in call.kwargs.items() if name != "dtype"}
+    asked = call.kwargs.get("dtype") or call.args[0].dtype
     args, kwargs = pytree.tree_map_only(
-        Tensor, lambda t: t.to(wide) if t.is_floating_point() else t, (call.args, kwargs)
+        Tensor, lambda t: t.to(asked).to(wide) if t.is_floating_point() else t, (call.args, kwargs)
     )
     return torch.empty_like(result).copy_(call.func(*args, **kwargs))
 

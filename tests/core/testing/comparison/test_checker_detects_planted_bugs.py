@@ -503,3 +503,17 @@ def test_a_product_of_a_half_type_below_its_numbers_may_be_zero_and_one_above_th
     assert_same(lambda x: x.prod(0) != 0, exact, lambda: small, calls=1)
     with pytest.raises(Mismatch):
         assert_same(lambda x: x.prod(0) != 0, lambda x: ~exact(x), lambda: small + 0.5, calls=1)
+
+
+def test_a_sum_in_a_dtype_that_is_asked_for_may_be_as_exact_as_one_in_a_wider_dtype():
+    x = torch.randn(992, generator=torch.Generator().manual_seed(0)).to(torch.float64).view(31, 32, 1)
+
+    def eager(x: Tensor) -> Tensor:
+        return x.sum(0, dtype=torch.float32) / (x * x + 1)
+
+    def exact(x: Tensor) -> Tensor:
+        return x.float().double().sum(0).float() / (x * x + 1)
+
+    assert_same(eager, exact, lambda: x, calls=1)
+    with pytest.raises(Mismatch):
+        assert_same(eager, lambda x: exact(x) * (1 + 1e-4), lambda: x, calls=1)
