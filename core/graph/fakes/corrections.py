@@ -20,10 +20,11 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from turret.graph.fakes.dtype_views import fake_view, is_view_of_another_dtype
-from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout
+from turret.graph.fakes.layouts import asks_for_layout, in_eagers_layout, tensors_in
 from turret.graph.fakes.overlap import CHANGE_LAYOUTS, memory_refusal
 from turret.graph.fakes.patterns import PatternMemo
 from turret.graph.fakes.sizes import is_backed, same_size, same_sizes
+from turret.graph.op_traits import is_random_op
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
@@ -45,13 +46,17 @@ def corrected(func: Any, run: Run, args: Arguments, kwargs: Mapping[str, Any]) -
 
 
 class CorrectedFakeTensorMode(FakeTensorMode):
-    """A fake tensor mode whose ops give ``corrected`` results, asked for once a pattern of sizes (``patterns``)."""
+    """A fake tensor mode whose ops give ``corrected`` results, asked for once a pattern of sizes (``patterns``).
+
+    ``draws_on``: devices of what ops gave that draw random numbers, or may.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.patterns = PatternMemo(self)
+        self.draws_on: set[torch.device] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -67,7 +72,10 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             return ask()
         if (refusal := memory_refusal(func, args, named)) is not None:
             raise RuntimeError(f"{refusal}, which eager refuses")
-        return self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
+        out = self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
+        if is_random_op(func):
+            self.draws_on.update(value.device for value in tensors_in(out))
+        return out
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None

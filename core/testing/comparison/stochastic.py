@@ -267,10 +267,14 @@ def _wider(call: _Call, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) 
     if wide is None:
         return result
     kwargs = {name: value for name, value in call.kwargs.items() if name != "dtype"}
-    asked = call.kwargs.get("dtype") or call.args[0].dtype
-    args, kwargs = pytree.tree_map_only(
-        Tensor, lambda t: t.to(asked).to(wide) if t.is_floating_point() else t, (call.args, kwargs)
-    )
+    asked = call.kwargs.get("dtype")
+
+    def widened(operand: Tensor) -> Tensor:
+        if not operand.is_floating_point():
+            return operand
+        return (operand if asked is None else operand.to(asked)).to(wide)
+
+    args, kwargs = pytree.tree_map_only(Tensor, widened, (call.args, kwargs))
     return torch.empty_like(result).copy_(call.func(*args, **kwargs))
 
 

@@ -212,12 +212,6 @@ def _view_guard(source: Source, value: torch.Tensor) -> Guard:
 _PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
-def _devices(inputs: list[GraphInput]) -> list[str]:
-    """Devices of a graph's inputs, by name, beside the host."""
-    found = (i.example.device for i in inputs if isinstance(i.example, torch.Tensor))
-    return sorted({str(device) for device in found if device.type not in (HOST.type, "meta")})
-
-
 def _location_in_program(stack: list[tuple[types.CodeType, int]]) -> str:
     """The innermost line that is the program's own, else the innermost one."""
     own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
@@ -415,11 +409,11 @@ class _Attempt:
         r.scope["tail"] = frame_hook.load().tail
         r.scope["at_line"] = at_line
         writes = tracer.recorder.versions.changed(tracer.recorder.inputs)
-        draws = None
+        draws = self.draws() if again and tracer.leaves_checks else None
         if again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
-        if again and tracer.leaves_checks:
-            r.scope["generator_states"], draws = failures.generator_states, _devices(inputs)
+        if draws is not None:
+            r.scope["random_states"] = failures.random_states
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes, draws)
         self.parts = (r.scope, key)
         return self.unit(load_source(text, r.scope, self.function), text)
@@ -432,9 +426,16 @@ class _Attempt:
         recorder = self.tracer.recorder
         again = failures.leaves_no_trace(recorder.root_module, recorder.graph)
         policy = self.tracer.policy
-        if self.tracer.leaves_checks and not (again or policy.data_dependent or policy.whole):
+        may_break = not (policy.data_dependent or policy.whole)
+        goes_back = again and failures.have_random_states(self.draws() or ())
+        if self.tracer.leaves_checks and may_break and not goes_back:
             raise ChecksDecide("a check on data beside an operation that must not run twice")
         return again
+
+    def draws(self) -> list[str] | None:
+        """Devices beside the host that the graph draws random numbers on, by name; None where it draws none at all."""
+        found = {device for device in self.tracer.recorder.fake_mode.draws_on if device.type != "meta"}
+        return sorted(str(device) for device in found if device.type != HOST.type) if found else None
 
     def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
         """Add the outputs; drop inputs that nothing uses."""

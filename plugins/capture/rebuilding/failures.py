@@ -86,8 +86,8 @@ def _is_plain(target: Any) -> bool:
 
 
 @attrs.frozen
-class GeneratorStates:
-    """States of torch's generators of the host and of devices (by name), to go back to."""
+class RandomStates:
+    """States that random numbers are drawn from on the host and on devices (by name), to go back to."""
 
     of_host: torch.Tensor
     of_devices: dict[str, torch.Tensor]
@@ -95,13 +95,19 @@ class GeneratorStates:
     def restore(self) -> None:
         torch.set_rng_state(self.of_host)
         for name, state in self.of_devices.items():
-            torch.get_device_module(name.partition(":")[0]).set_rng_state(state, name)
+            torch.get_device_module(name).set_rng_state(state, name)
 
 
-def generator_states(devices: Iterable[str]) -> GeneratorStates:
-    """What a graph with a check of the program's, on ``devices`` beside the host, may draw from."""
-    states = {d: torch.get_device_module(d.partition(":")[0]).get_rng_state(d) for d in devices}
-    return GeneratorStates(torch.get_rng_state(), states)
+def random_states(devices: Iterable[str]) -> RandomStates:
+    """What is drawn from on the host and on those of ``devices`` that ``have_random_states``."""
+    told = [name for name in devices if have_random_states([name])]
+    states = {name: torch.get_device_module(name).get_rng_state(name) for name in told}
+    return RandomStates(torch.get_rng_state(), states)
+
+
+def have_random_states(devices: Iterable[str]) -> bool:
+    """Whether all of the devices, given by name, tell their random states: an accelerator of others' may not."""
+    return all(hasattr(torch.get_device_module(name), "get_rng_state") for name in devices)
 
 
 class AsPython:
@@ -116,11 +122,11 @@ class AsPython:
         function: types.FunctionType,
         values: tuple,
         writes: bool = False,
-        states: GeneratorStates | None = None,
+        states: RandomStates | None = None,
     ) -> Any:
         """What the frame of ``function`` with parameters ``values`` gives as Python; ``failure`` holds what was raised.
 
-        ``writes``: the graph writes to its inputs, and may have.  ``states``: of generators, before it ran.  Where
+        ``writes``: the graph writes to its inputs, and may have.  ``states``: of random numbers, before it ran.  Where
         nothing is raised in Python, the graph was at fault: a warning says so, or with ``on_error="raise"`` the graph's
         exception.
         """

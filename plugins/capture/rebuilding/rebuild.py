@@ -168,7 +168,7 @@ class FrameRebuilder:
         lines = [*self.writer.weak_lines(), *self.writer.lines]
         if calls_graph and again:
             if draws is not None:
-                lines.append(f"states = generator_states({tuple(draws)})")
+                lines.append(f"states = random_states({tuple(draws)})")
             lines += ["failure = None", f"try: o = graph({arguments})", "except Exception as error: failure = [error]"]
             values, states = "".join(a + ", " for a in given), "" if draws is None else ", states"
             lines.append(f"if failure is not None: return rerun(failure, f, ({values}), {writes}{states})")

@@ -69,7 +69,6 @@ from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
 from turret.torch_compat.fakes import (
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     is_functional_tensor,
     is_functorch_wrapper,
 )
@@ -220,7 +219,7 @@ class GraphRecorder:
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
-        self.fake_mode: FakeTensorMode = fake_mode_without_gradients(self.shape_env)
+        self.fake_mode = fake_mode_without_gradients(self.shape_env)
         self.graph = self.root_graph = fx.Graph()
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""

@@ -34,7 +34,7 @@ from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, FactKind, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.places import at_line
-from turret.plugins.capture.rebuilding.failures import AsPython, generator_states
+from turret.plugins.capture.rebuilding.failures import AsPython, random_states
 from turret.plugins.capture.store.alike import outline
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.store.references import Changed, NotPortable
@@ -55,7 +55,7 @@ _OF_THIS_PROCESS = (
     "graph",
     "tail",
     "rerun",
-    "generator_states",
+    "random_states",
     "at_line",
     "compiled",
     "__builtins__",
@@ -424,7 +424,7 @@ def _load(
     unit_guards = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
     scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
-    scope |= {"rerun": AsPython(settings.context), "generator_states": generator_states, "at_line": at_line}
+    scope |= {"rerun": AsPython(settings.context), "random_states": random_states, "at_line": at_line}
     if packed["graph"] is not None:
         graph = None if settings.storing is None else settings.storing.stored(packed["graph"], "graph")
         if graph is None:

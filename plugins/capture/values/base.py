@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.frames.class_members import ABSENT, class_member, member_owner
 from turret.frames.sources import AttrSource, BoundSource, CallSource, DictSource, ItemSource, Source
+from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack, Lines
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
@@ -30,7 +31,6 @@ from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.lifetimes import LETS_GO, has_observable_finalizer
 from turret.plugins.capture.python.signatures import takes
-from turret.torch_compat.fakes import FakeTensorMode
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -392,7 +392,7 @@ class Recorder(Protocol):
     root_graph: fx.Graph
     open_regions: list[Any]
     shape_env: ShapeEnv
-    fake_mode: FakeTensorMode
+    fake_mode: CorrectedFakeTensorMode
     inputs: list[Any]
     bindings: list[Any]
     by_fake: dict[int, Any]

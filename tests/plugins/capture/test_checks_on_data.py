@@ -13,7 +13,9 @@ from torch import distributions as D
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
+from tests.plugins.devices.acme_world import World, on_acme
 from turret.errors import CaptureError
+from turret.plugins.capture.rebuilding import failures
 
 
 def positive_root(x: torch.Tensor) -> torch.Tensor:
@@ -260,9 +262,39 @@ def asserted_by_torch(x: torch.Tensor) -> torch.Tensor:
     return y * 2
 
 
+def after_a_checkpoint(x: torch.Tensor) -> torch.Tensor:
+    y = torch.utils.checkpoint.checkpoint(torch.nn.functional.dropout, x, 0.5, use_reentrant=False)
+    return y + positive_root(x)
+
+
+@torch.compiler.nested_compile_region
+def region(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x, 0.5) * 2
+
+
+def after_regions(x: torch.Tensor) -> torch.Tensor:
+    return region(x) + region(x + 1) + positive_root(x)
+
+
+def after_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = torch.cond(x.sum() > 100, lambda x: x.clone(), lambda x: torch.rand_like(x) + x, (x,))
+    return y + positive_root(x)
+
+
+def after_attention(x: torch.Tensor) -> torch.Tensor:
+    q = x.view(1, 1, 3, 1)
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    return y.view(3) + positive_root(x)
+
+
+def after_numbers_in_place(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(3).normal_().add(torch.randperm(3)) + positive_root(x)
+
+
 @pytest.mark.parametrize(
     "program",
-    [after_random_numbers, after_a_custom_op, before_a_custom_op, asserted_by_torch],
+    [after_random_numbers, after_a_custom_op, before_a_custom_op, asserted_by_torch, after_a_checkpoint, after_regions]
+    + [after_a_branch, after_attention, after_numbers_in_place],
     ids=lambda p: p.__name__,
 )
 def test_what_a_caller_sees_of_a_check_that_fails_is_done_once(program):
@@ -280,3 +312,35 @@ def test_what_a_caller_sees_of_a_check_that_fails_is_done_once(program):
             torch.manual_seed(3)
             seen.append((function(torch.full((3,), number)), list(CALLS), torch.rand(())))
         assert_same(*seen)
+
+
+@pytest.mark.parametrize(("program", "draws"), [(positive_root, False), (after_random_numbers, True)])
+def test_random_states_are_kept_for_graphs_that_draw_alone(program, draws, monkeypatch):
+    taken = []
+    monkeypatch.setattr(failures, "random_states", lambda devices: taken.append(devices))
+    observed = Observed(program)
+    for _ in range(2):
+        observed(torch.ones(3))
+    assert len(observed.graphs) == 1 and taken == [()] * (2 if draws else 0)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+@on_acme
+def test_checks_on_a_device_that_tells_no_random_states_decide_where_the_graph_draws(world: World, draws: bool):
+    def program(x):
+        y = torch.nn.functional.dropout(x, 0.5) if draws else x * 2
+        if (x < -3).any():
+            raise ValueError("under")
+        return y
+
+    assert not hasattr(torch.acme, "get_rng_state")
+    compiled = world.compile(program)
+    for number in (1.0, 2.0, -4.0, 3.0):
+        x = torch.full((3,), number).to("acme")
+        if number < -3:
+            with pytest.raises(ValueError, match="under"):
+                compiled(x)
+        else:
+            found = compiled(x).cpu()
+            assert ((found == 0) | (found == 2 * number)).all()
+    assert world.driver.launched
