@@ -426,9 +426,8 @@ class _Attempt:
         recorder = self.tracer.recorder
         again = failures.leaves_no_trace(recorder.root_module, recorder.graph)
         policy = self.tracer.policy
-        may_break = not (policy.data_dependent or policy.whole)
-        goes_back = again and failures.have_random_states(self.draws() or ())
-        if self.tracer.leaves_checks and may_break and not goes_back:
+        must = self.tracer.leaves_checks and not (policy.data_dependent or policy.whole)
+        if must and not (again and failures.have_random_states(self.draws() or ())):
             raise ChecksDecide("a check on data beside an operation that must not run twice")
         return again
 

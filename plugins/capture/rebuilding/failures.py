@@ -107,7 +107,8 @@ def random_states(devices: Iterable[str]) -> RandomStates:
 
 def have_random_states(devices: Iterable[str]) -> bool:
     """Whether all of the devices, given by name, tell their random states: an accelerator of others' may not."""
-    return all(hasattr(torch.get_device_module(name), "get_rng_state") for name in devices)
+    modules = (getattr(torch, name.partition(":")[0], None) for name in devices)
+    return all(hasattr(module, "get_rng_state") for module in modules)
 
 
 class AsPython:
