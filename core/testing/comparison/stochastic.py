@@ -254,17 +254,22 @@ class _Call:
 
 def _with_equal_errors(call: _Call, result: Any) -> Any:
     """The result as other kernels and other orders of operations may have it where equal elements err alike."""
+    result = _more_exact(call, result)
     for names, freedom in _FREEDOMS:
         if call.name in names:
             result = freedom(call, result)
     return result
 
 
-def _wider(call: _Call, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) -> Tensor:
-    """A result computed in the dtype that ``dtypes`` names for its own, of operands that are first rounded to a dtype
-    that was asked for; other results are handed on."""
-    wide = dtypes.get(result.dtype)
-    if wide is None:
+def _more_exact(call: _Call, result: Any) -> Any:
+    """A result of which every step is made in float64, then rounded to the dtype that eager has it in.
+
+    What eager errs by itself is no bound for others: it adds up a row one by one where that lies across memory, rounds
+    each step of some formulas to a half type, and keeps a product of many factors at the least number of the type,
+    which each further one rounds to itself.  Operands are rounded first where a dtype was asked for.  What draws
+    numbers, or has no kernel for float64, is left as it is.
+    """
+    if torch.Tag.nondeterministic_seeded in call.func.tags:
         return result
     kwargs = {name: value for name, value in call.kwargs.items() if name != "dtype"}
     asked = call.kwargs.get("dtype")
@@ -272,15 +277,22 @@ def _wider(call: _Call, result: Tensor, dtypes: dict[torch.dtype, torch.dtype]) 
     def widened(operand: Tensor) -> Tensor:
         if not operand.is_floating_point():
             return operand
-        return (operand if asked is None else operand.to(asked)).to(wide)
+        return (operand if asked is None else operand.to(asked)).double()
 
     args, kwargs = pytree.tree_map_only(Tensor, widened, (call.args, kwargs))
-    return torch.empty_like(result).copy_(call.func(*args, **kwargs))
+    try:
+        wide = call.func(*args, **kwargs)
+    except (RuntimeError, TypeError):
+        return result
+    leaves, structure = pytree.tree_flatten(result)
+    return pytree.tree_unflatten(map(_rounded, leaves, pytree.tree_leaves(wide)), structure)
 
 
-def _summed(call: _Call, result: Tensor) -> Tensor:
-    """Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
-    return _wider(call, result, {torch.float32: torch.float64})
+def _rounded(value: Any, wide: Any) -> Any:
+    """A number of float64 in the dtype and layout of ``value``, where that is of floats."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return torch.empty_like(value).copy_(wide)
 
 
 def _two_pass(call: _Call, result: Tensor) -> Tensor:
@@ -298,12 +310,6 @@ def _two_pass(call: _Call, result: Tensor) -> Tensor:
     count = x.numel() // max(mean.numel(), 1)
     variance = squares / max(count - (1 if correction is None else correction), 0)
     return variance.sqrt() if call.name == "std" else variance
-
-
-def _formula(call: _Call, result: Tensor) -> Tensor:
-    """Formulas of which eager rounds each step to a half type: where steps cancel, what is left is their rounding, and
-    a product of many factors stays at the least number of the type, which each further one rounds to itself."""
-    return _wider(call, result, dict.fromkeys(_WIDENED, torch.float32))
 
 
 def _beside_pole(call: _Call, result: Tensor) -> Tensor:
@@ -357,9 +363,7 @@ def _not_overflown(call: _Call, result: Tensor) -> Tensor:
 
 
 _FREEDOMS: tuple[tuple[frozenset[str], Callable[[_Call, Any], Any]], ...] = (
-    (frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"]), _summed),
     (frozenset(["std", "var"]), _two_pass),
-    (frozenset(["binary_cross_entropy_with_logits", "cumprod", "prod"]), _formula),
     (frozenset(["tan"]), _beside_pole),
     (
         frozenset(["native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"]),

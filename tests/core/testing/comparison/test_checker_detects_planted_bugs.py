@@ -517,3 +517,33 @@ def test_a_sum_in_a_dtype_that_is_asked_for_may_be_as_exact_as_one_in_a_wider_dt
     assert_same(eager, exact, lambda: x, calls=1)
     with pytest.raises(Mismatch):
         assert_same(eager, lambda x: exact(x) * (1 + 1e-4), lambda: x, calls=1)
+
+
+_ROUNDED_INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "cumsum": lambda x: x.cumsum(0),
+    "cumprod": lambda x: x.cumprod(0),
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "logsumexp": lambda x: x.logsumexp(0),
+    "index_add": lambda x: x[:4].index_add(0, torch.arange(len(x)) % 4, x),
+    "norm": lambda x: torch.linalg.vector_norm(x, 3, 0),
+    "prod": lambda x: x.prod(0),
+    "matmul": lambda x: x.mT @ x,
+    "lerp": lambda x: torch.lerp(x, x.flip(0), 0.1),
+    "huber": lambda x: torch.nn.functional.huber_loss(x, x.flip(0), reduction="none"),
+    "var": lambda x: x.var(0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", _ROUNDED_INSIDE)
+def test_a_result_may_be_as_exact_as_float64_makes_it_where_eager_rounds_each_step(name: str, dtype: torch.dtype):
+    operation = _ROUNDED_INSIDE[name]
+
+    def make(seed: int) -> Tensor:
+        rows = 4 + 40 * seed
+        if seed % 2:
+            return torch.full((rows, 3), 0.1 + seed / 7, dtype=dtype)
+        return torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    assert torch.isfinite(operation(make(1))).all()
+    assert_same(operation, lambda x: operation(x.double()).to(x.dtype), make, calls=10)
