@@ -120,6 +120,14 @@ inline void find_autograd_offsets(PyObject* tensors) {
   tensor_places.grad_fn = grad_fn;
 }
 
+// The first word of a tensor's history, null for a leaf.  That of a view whose base was written to is made when it is
+// asked for, which in inference mode would lose it.
+inline const void* history_of(const at::TensorBase& tensor) {
+  if (!c10::InferenceMode::is_enabled()) return first_word(tensor.grad_fn());
+  c10::InferenceMode off(false);
+  return first_word(tensor.grad_fn());
+}
+
 // Whether a tensor requires gradients, and whether it is a leaf, as Python says.  A view whose base was written to learns
 // only when it is asked that it was computed; `base` is metadata that is known to be of no view.
 inline bool is_in_autograd(const at::TensorBase& tensor, bool requires_grad, bool is_leaf,
@@ -128,9 +136,9 @@ inline bool is_in_autograd(const at::TensorBase& tensor, bool requires_grad, boo
   const c10::AutogradMetaInterface* meta = tensor_places.autograd < 0 ? impl->autograd_meta() : autograd_of(impl);
   if (!(meta && meta->requires_grad())) return !requires_grad && is_leaf;
   if (!requires_grad) return false;
-  if (tensor_places.autograd < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
+  if (tensor_places.autograd < 0) return is_leaf == (history_of(tensor) == nullptr);
   bool computed = first_word(*(reinterpret_cast<const char*>(meta) + tensor_places.grad_fn)) != nullptr;
-  if (!computed && meta != base && tensor.is_view()) computed = first_word(tensor.grad_fn()) != nullptr;
+  if (!computed && meta != base && tensor.is_view()) computed = history_of(tensor) != nullptr;
   return is_leaf != computed;
 }
 

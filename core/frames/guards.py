@@ -8,7 +8,6 @@ and ``GuardSet.explain`` says which guard failed first, and what was found inste
 from __future__ import annotations
 
 import math
-import reprlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -18,9 +17,10 @@ import numpy
 import torch
 
 from turret.frames.class_members import class_member, member_owner
+from turret.frames.descriptions import listed, short
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use, program_asked_nothing
-from turret.torch_compat.autograd import forward_ad_level
+from turret.torch_compat.autograd import forward_ad_level, is_leaf
 from turret.torch_compat.dispatch import dispatch_keys_of
 from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.modes import (
@@ -53,7 +53,7 @@ class Guard:
 
     def __str__(self) -> str:
         others = "" if self.kind == "IS" else "".join(f", {o}" for o in self.others)
-        expected = "" if self.expected is None else f" {_short(self.expected)}"
+        expected = "" if self.expected is None else f" {short(self.expected)}"
         return f"{self.kind} {self.source if self.source is not None else ''}{others}{expected}"
 
 
@@ -87,7 +87,7 @@ class TensorProperties:
         shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
         stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
         keys = dispatch_keys_of(value)
-        leaf = value.is_leaf or not value.requires_grad
+        leaf = not value.requires_grad or is_leaf(value)
         known = None if marks is None else tuple(sorted(marks))
         return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
 
@@ -108,7 +108,7 @@ class TensorProperties:
             and dispatch_keys_of(value) == self.keys
             and _match(value.shape, self.shape)
             and _match(value.stride(), self.stride)
-            and (value.is_leaf or not value.requires_grad) is self.is_leaf
+            and (not value.requires_grad or is_leaf(value)) is self.is_leaf
             and (self.marks is None or dynamic_marks(value) <= frozenset(self.marks))
         )
 
@@ -433,7 +433,7 @@ class GuardSet:
             return f"{guard.kind} {guard.source}: {_keys_that_differ(tuple(found), guard.expected)}{where}"
         if guard.kind == "GLOBAL_STATE":
             return _modes_that_differ(global_state(), guard.expected)
-        return f"{guard}: found {_short(found)}{where}"
+        return f"{guard}: found {short(found)}{where}"
 
     def first_failing(self, function: Any, arguments: tuple[Any, ...]) -> Guard | None:
         """The first guard that does not hold for a call."""
@@ -449,17 +449,8 @@ def _keys_that_differ(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
         "is new": [k for k in found if k not in expected],
         "is missing": [k for k in expected if k not in found],
     }
-    said = [f"{_listed(k)} {word if len(k) == 1 else 'are' + word[2:]}" for word, k in lists.items() if k]
-    return " and ".join(said) or f"the keys are in another order: {_listed(found)}, expected {_listed(expected)}"
-
-
-def _listed(keys: Sequence[Any]) -> str:
-    more = f" and {len(keys) - _MOST_KEYS} others" if len(keys) > _MOST_KEYS else ""
-    return ", ".join(map(_repr.repr, keys[:_MOST_KEYS])) + more
-
-
-_MOST_KEYS = 6
-"""Keys that a message names."""
+    said = [f"{listed(k)} {word if len(k) == 1 else 'are' + word[2:]}" for word, k in lists.items() if k]
+    return " and ".join(said) or f"the keys are in another order: {listed(found)}, expected {listed(expected)}"
 
 
 def read(source: Source | None, function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -470,23 +461,3 @@ def read(source: Source | None, function: Any, arguments: tuple[Any, ...]) -> An
         return SourceReader(function, arguments).read(source)
     except Exception as error:
         return error
-
-
-_repr = reprlib.Repr()
-_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 400, 400  # nested containers may be shared: exponentially long
-
-
-def _short(value: Any) -> str:
-    """A value for people, in one line; not the whole of a namespace or a module."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of {value.dtype}{list(value.shape)}"
-    if isinstance(value, dict) and "__name__" in value:
-        return f"the namespace of {value['__name__']}"
-    if isinstance(value, torch.nn.Module):
-        return f"a {type(value).__name__}"
-    text = " ".join(_repr.repr(value).split())
-    return text if len(text) < _WIDEST else text[: _WIDEST - 3] + "..."
-
-
-_WIDEST = 400
-"""Characters of a value in a message."""

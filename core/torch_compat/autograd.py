@@ -36,13 +36,25 @@ set_autograd_compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler
 """What compiles backwards in torch's compiled autograd, and whether for sizes that change; gives what was before."""
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``tensor.is_leaf``, from which a view in inference mode may not lose its history.
+
+    Autograd makes the history of a view anew when it is first asked for after a write to its memory; in inference mode
+    that ends in an internal error, or leaves a tensor that requires gradients and has none to hand on (torch 2.13).
+    """
+    if torch.is_inference_mode_enabled() and tensor._is_view():
+        with torch.inference_mode(False):
+            return tensor.is_leaf
+    return tensor.is_leaf
+
+
 def is_known_leaf(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a leaf; not one is a view whose history autograd cannot make again, and says so by raising.
 
     Views are such after writes that autograd forbids, or where their base has got another shape since.
     """
     try:
-        return tensor.is_leaf
+        return is_leaf(tensor)
     except (RuntimeError, IndexError):
         return False
 

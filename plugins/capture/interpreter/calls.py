@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from turret.frames.annotations import REGION_FUNCTION, is_in_graph, region_of, substitute_of
+from turret.frames.descriptions import name_of
 from turret.frames.guards import function_modes
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
@@ -506,7 +507,7 @@ class Caller(Tracer):
             return self.fold(object, args, kwargs)
         if isinstance(owner, _FIELDS) and object.__name__ == "__get__" and len(args) in (1, 2) and not kwargs:
             return self.call_getter(owner, args[0].realize())
-        name = getattr(object, "__qualname__", None) or repr(object)
+        name = name_of(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
 
     def call_getter(self, field: types.GetSetDescriptorType | types.MemberDescriptorType, value: Value) -> Value:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import attrs
 import torch
 
+from turret.frames.descriptions import name_of
 from turret.frames.sources import AttrSource, BoundSource, Source
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.capture.branches.conditional import may_be_same
@@ -249,7 +250,7 @@ class FrameTracer(Caller):
             except NotConstant as unknown:
                 value = unknown.args[0]
             if not isinstance(value, Symbolic) or isinstance(value, Changing) or value.assumed is not None:
-                name = getattr(function, "__qualname__", None) or repr(function)
+                name = name_of(function)
                 kind = FloatNeeded if isinstance(value, Changing) else Unsupported
                 raise kind(f"{name} of {value.describe()}")
             value.fixed()

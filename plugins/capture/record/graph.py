@@ -64,7 +64,7 @@ from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
-from turret.torch_compat.autograd import set_version_counters
+from turret.torch_compat.autograd import is_leaf, set_version_counters
 from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
 from turret.torch_compat.fakes import (
     DynamicOutputShapeException,
@@ -199,7 +199,7 @@ def _check_input(real: torch.Tensor, records: bool) -> None:
         raise recorded_in_part()
     if real._is_view():
         try:
-            _ = real.grad_fn
+            is_leaf(real)
         except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
             raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
 

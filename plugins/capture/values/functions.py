@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from turret.frames.descriptions import name_of
 from turret.frames.sources import AttrSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
@@ -89,7 +90,7 @@ class Known(Callable_):
         return self.object
 
     def describe(self) -> str:
-        name = getattr(self.object, "__qualname__", None) or getattr(self.object, "__name__", repr(self.object))
+        name = name_of(self.object)
         module = getattr(self.object, "__module__", None)
         return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
 

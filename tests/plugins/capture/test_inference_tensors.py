@@ -340,3 +340,45 @@ def test_results_of_an_inference_tensor_with_gradients_require_them_where_eagers
             with grad_mode():
                 results += call(x, n)
         assert [getattr(v, "requires_grad", v) for v in found] == [getattr(v, "requires_grad", v) for v in expected]
+
+
+@pytest.mark.parametrize("leaving", ["break", "return"])
+def test_a_view_that_was_written_to_keeps_its_history_where_inference_mode_is_entered_behind_it(leaving):
+    def program(y, n, log):
+        view = torch.complex(y, y).conj()
+        log.append(view)
+        view.real.detach().mul_(2)
+        with torch.inference_mode():
+            for i in range(1):
+                try:
+                    opaque(1)
+                    if 0 < n <= 5 and leaving == "break":
+                        break
+                    if 0 < n <= 5:
+                        return
+                finally:
+                    log.append((i, "left"))
+
+    compiled, kept = turret.compile(program), []
+    for n, log, differentiable in ((3, kept, False), (1, kept, False), (2, [], True), (1, [], True)):
+        y = torch.arange(3.0, requires_grad=differentiable)
+        compiled(y, n, log)
+        assert log[0].is_leaf is not differentiable
+        if differentiable:
+            assert torch.autograd.grad(log[0].real.sum(), y)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+@torch.compiler.disable
+def opaque(value):
+    return value
+
+
+def test_a_view_that_was_written_to_keeps_its_history_where_it_is_an_argument_in_inference_mode():
+    compiled = turret.compile(lambda view: view.real + 1)
+    for n in (3, 4, 5, 3):
+        y = torch.arange(float(n), requires_grad=True)
+        view = torch.complex(y, y).conj()
+        view.real.detach().mul_(2)
+        with torch.inference_mode():
+            assert compiled(view).tolist() == [2 * v + 1 for v in range(n)]
+        assert torch.autograd.grad(view.real.sum(), y)[0].tolist() == [1.0] * n
