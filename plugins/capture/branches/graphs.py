@@ -11,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.graph.fakes.either import either_of
 from turret.hooks.devices import HOST
+from turret.plugins.capture.branches.watched import counting_changes
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fakes import fake_outputs
 from turret.plugins.capture.record.graph import Subgraph
@@ -34,8 +35,8 @@ class BranchGraphs:
     def trace(self, function: Value, args: list[Value], carried: Structure | None = None) -> None:
         """Follow one; with ``carried``, its arguments are new inputs of that structure."""
         t = self.t
-        effects, versions = t.effects.count, self.versions()
-        with t.recorder.region() as region:
+        versions = self.versions()
+        with counting_changes(t, function, *args) as changed, t.recorder.region() as region:
             if carried is not None:
                 made = [_carried(t, region, n, v.fake) for n, v in enumerate(self.carried)]
                 args = [*carried.build(t, iter(made)).unpack(t), *args]
@@ -45,7 +46,7 @@ class BranchGraphs:
             self.regions.append(region)
             self.outputs.append(as_tensors(leaves, f"torch.{self.name} with results that are no tensors"))
             self.structures.append(structure)
-        if t.effects.count != effects or versions.items() - self.versions().items():
+        if changed() or versions.items() - self.versions().items():
             raise Unsupported(f"torch.{self.name} whose branches have side effects")
 
     def versions(self) -> dict[int, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -124,10 +125,10 @@ def _is_new(value: Any) -> bool:
     return not isinstance(value, (Lazy, Value)) or (not isinstance(value, Lazy) and value.source is None)
 
 
-def reachable(t: Tracer) -> dict[int, Any]:
-    """Values, and frames of generators, that the program may still come to, by id."""
+def reachable(t: Tracer, *held: Value) -> dict[int, Any]:
+    """Values, and frames of generators, that the program may still come to, by id; ``held`` among them."""
     effects, frames = t.effects, t.call_stack.frames
-    pending: list[Any] = [*frames, *t.objects.values(), *effects.changed.values(), *effects.attributes.values()]
+    pending: list[Any] = [*held, *frames, *t.objects.values(), *effects.changed.values(), *effects.attributes.values()]
     pending += [*effects.globals.values(), *t.generators, *t.remembered.values(), *t.call_stack.handed_on]
     pending += [call.args for call in effects.later]
     kinds: tuple[type, ...] = (Value, *{type(f) for f in frames})
@@ -173,3 +174,18 @@ def _same(one: Any, other: Any, depth: int = 3) -> bool:
         return len(one) == len(other) and all(_same(a, b, depth - 1) for a, b in zip(one, other, strict=True))
     plain = (int, str, float, bool, type(None))
     return type(one) is type(other) and isinstance(one, plain) and one == other
+
+
+@contextlib.contextmanager
+def counting_changes(t: Tracer, *held: Value) -> Iterator[Callable[[], bool]]:
+    """Within, changes of whatever the program may come to are counted, objects that its frames made among them.
+
+    What is handed out says whether one was made.  ``held``: values that are still to be handed on.
+    """
+    effects = t.effects
+    outer, count = effects.watched, effects.count
+    effects.watched = {**outer, **reachable(t, *held)}
+    try:
+        yield lambda: effects.count != count
+    finally:
+        effects.watched = outer

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
+from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import torch
 import torch.utils.checkpoint
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy, check_backward_validity
 
 from turret.plugins.capture.autograd.later import reachable
+from turret.plugins.capture.branches.watched import counting_changes
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.autograd import own_results
 from turret.plugins.capture.python import polyfills
@@ -47,40 +49,36 @@ def checkpoint(
         return _unrecorded(t, function, list(args))
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer, before = t.recorder.tags, _Changes.now(t)
+    outer = t.recorder.tags
     t.recorder.regions += 1
     t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
-    try:
-        result = t.call(function, list(args), named)
-    finally:
-        t.recorder.tags = outer
-    if torch.is_grad_enabled():
-        before.refuse_others(t)
+    differentiable = torch.is_grad_enabled()
+    with _refusing_changes(t, function, *args, *kwargs.values()) if differentiable else contextlib.nullcontext():
+        try:
+            result = t.call(function, list(args), named)
+        finally:
+            t.recorder.tags = outer
+    if differentiable:
         _keep_what_is_saved(t, result)
     return result
 
 
-@attrs.frozen
-class _Changes:
-    """What the frame has changed so far: side effects, and writes to tensors from before by inputs of the graph."""
+@contextlib.contextmanager
+def _refusing_changes(t: Tracer, *held: Value) -> Iterator[None]:
+    """Refuse what a checkpointed function changes from before: its backward calls it again."""
+    writes = _writes(t)
+    with counting_changes(t, *held) as changed:
+        yield
+    if changed():
+        raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
+    if any(count != writes.get(node, 0) for node, count in _writes(t).items()):
+        raise Unsupported("torch.utils.checkpoint of a function that writes to tensors from before: the backward, too")
 
-    effects: int
-    writes: dict[fx.Node, int]
 
-    @classmethod
-    def now(cls, t: Tracer) -> _Changes:
-        given = [i for i in t.recorder.inputs if isinstance(i.example, torch.Tensor)]
-        return cls(t.effects.count, {i.node: t.recorder.versions.of(i.example) for i in given})
-
-    def refuse_others(self, t: Tracer) -> None:
-        """Refuse what a checkpointed function has changed meanwhile."""
-        now = self.now(t)
-        if now.effects != self.effects:
-            raise Unsupported("torch.utils.checkpoint of a function with side effects, which the backward has again")
-        if any(count != self.writes.get(node, 0) for node, count in now.writes.items()):
-            raise Unsupported(
-                "torch.utils.checkpoint of a function that writes to tensors from before: the backward, too"
-            )
+def _writes(t: Tracer) -> dict[fx.Node, int]:
+    """Writes so far to tensors from before, by input of the graph."""
+    given = [i for i in t.recorder.inputs if isinstance(i.example, torch.Tensor)]
+    return {i.node: t.recorder.versions.of(i.example) for i in given}
 
 
 def _keep_what_is_saved(t: Tracer, result: Value) -> None:
@@ -202,13 +200,12 @@ def create_contexts(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
 
 
 def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:
-    before = _Changes.now(t)
     with t.recorder.region() as region:
-        leaves, structure = flatten(t, t.call(function, args, kwargs))
+        with _refusing_changes(t, function, *args, *kwargs.values()):
+            leaves, structure = flatten(t, t.call(function, args, kwargs))
         values = [v.realize() for v in leaves]
         if not all(isinstance(v, Tensor) for v in values):
             raise Unsupported("a selective checkpoint with results that are no tensors")
-        before.refuse_others(t)
         graph = region.close([t.recorder.argument(v)[0] for v in values])
     graph.meta["_checkpoint_context_fn"] = context_fn
     lifted = list(region.lifted)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turret.frames.sources import BoundSource, CallSource, ItemSource
+from turret.plugins.capture.branches.watched import counting_changes
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.bytecode import decode
@@ -167,12 +168,12 @@ def _followed(
     if any(v.source is not None for v in tensors):
         raise Unsupported(f"{object.__qualname__} of a tensor for which it may remember a result")
     versions = t.recorder.versions
-    before = t.effects.count, [versions.of(v.fake) for v in tensors]
-    result = t.call(t.wrap_known(object.__wrapped__), args, kwargs)
-    changed = before != (t.effects.count, [versions.of(v.fake) for v in tensors])
+    before = [versions.of(v.fake) for v in tensors]
+    with counting_changes(t, *given) as changed:
+        result = t.call(t.wrap_known(object.__wrapped__), args, kwargs)
     known = (v.source is not None or v.is_constant() or isinstance(v, Symbolic) for v in given)
     if all(known):
-        if changed:
+        if changed() or before != [versions.of(v.fake) for v in tensors]:
             raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
         _keep(t, object, result.realize())
     return result

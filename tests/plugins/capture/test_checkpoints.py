@@ -172,3 +172,30 @@ def test_containers_that_a_checkpoint_makes_are_no_side_effects():
         w = torch.eye(4, requires_grad=True)
         found.append(torch.autograd.grad(call(x, w), (x, w)))
     torch.testing.assert_close(*found)
+
+
+NOTED: list[int] = []
+
+
+@pytest.mark.parametrize("reachable", ["closure", "global"])
+@pytest.mark.parametrize("form", [{"use_reentrant": False}, {"use_reentrant": True}], ids=str)
+def test_a_function_that_changes_what_its_caller_made_does_so_in_the_backward_again(form, reachable):
+    def program(x):
+        global NOTED
+        log = []
+        NOTED = log
+
+        def function(x):
+            (log if reachable == "closure" else NOTED).append(1)
+            return x.sin().exp()
+
+        return checkpoint(function, x, **form).sum(), log
+
+    def told(run):
+        loss, log = run(torch.ones(3, requires_grad=True))
+        before = len(log)
+        loss.backward()
+        return before, len(log)
+
+    compiled = turret.compile(program)
+    assert told(compiled) == told(compiled) == told(program) == (1, 2)

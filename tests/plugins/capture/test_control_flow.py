@@ -537,3 +537,28 @@ def test_operators_that_only_mark_a_function_for_torchs_compiler_call_it():
     found, expected = Observed(program, fullgraph=True)(X), program(X)
     torch.testing.assert_close(found, expected)
     assert calls == [3, 2, 3, 2]
+
+
+@pytest.mark.parametrize("reachable", ["closure", "global"])
+def test_a_branch_that_changes_what_its_caller_made_is_refused_as_by_eager(reachable):
+    def program(x):
+        global NOTED
+        log = []
+        NOTED = log
+
+        def side(number, function):
+            def followed(x):
+                (log if reachable == "closure" else NOTED).append(number)
+                return function(x)
+
+            return followed
+
+        return torch.cond(x.sum() > 3, side(1, torch.sin), side(2, torch.cos), (x,)), log
+
+    with pytest.raises(Exception) as eager:
+        program(X)
+    with pytest.raises(type(eager.value)):
+        turret.compile(program)(X)
+
+
+NOTED: list[int] = []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 X = torch.arange(4.0)
@@ -150,3 +152,28 @@ def test_what_is_remembered_was_computed_in_the_modes_of_the_call(inner, outer):
             expected = outcome(functools.partial(in_modes, MODES[inner]), (theirs, X), {})
         with MODES[outer]():
             assert_same(outcome(observed, (X,), {}), expected)
+
+
+HELD: dict[str, Any] = {}
+
+
+@functools.lru_cache(maxsize=2)
+def noted(number):
+    HELD["log"].append(number)
+    return number + 1
+
+
+@pytest.mark.parametrize("numbers", [(3, 0, 0, 2, 3), (1, 2, 3, 1, 1, 2), (5, 5, 4, 4, 5)])
+def test_a_function_that_changes_what_its_caller_made_does_so_where_its_cache_misses_alone(numbers):
+    def program(x, number):
+        log = []
+        HELD["log"] = log
+        for row in x:
+            noted(number)
+        return x + 1, log
+
+    def told(run):
+        noted.cache_clear()
+        return [list(run(torch.ones(2, 3), number)[1]) for number in numbers]
+
+    assert told(turret.compile(program)) == told(program)
