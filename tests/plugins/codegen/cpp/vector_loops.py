@@ -1,7 +1,8 @@
 """What the innermost loops of compiled C++ kernels do element by element, read from assembly (GCC, x86-64).
 
 Loops are found in the graph of jumps.  One that is all vectors stores vector registers, calls functions of vectors
-(``_ZGV...``) and has no arithmetic on first lanes.  Extents should be multiples of 64, so that no loop is for the rest.
+(``_ZGV...``) and has no arithmetic on first lanes.  Extents should be static multiples of 64, so that no loop is for
+the rest, and rows long, so that the loops over them stay loops.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ _INSTRUCTION = re.compile(r"\t(?:notrack |lock |rep )?([a-z]\w+)\s*(.*)")
 _ONE_ELEMENT = re.compile(
     r"v?(add|sub|mul|div|sqrt|min|max|rndscale|round|scalef|fn?m(add|sub)\d+|cmp(\w*)|u?comi)s[sd]"  # of the first lane
     r"|v?cvtt?(s[sdi]2\w+|\w+2s[sdi])q?"
-    r"|vp?(extr|insr)[bwdq]|vmovd|vmovq"  # of a lane that is handled by itself
+    r"|vp?(extr|insr)[bwdq]"  # of a lane that is handled by itself
     r"|i?div[bwlq]|f[a-z]+"  # integer division; x87
 )
+_MACHINE = "-march=skylake-avx512"
+"""What is compiled for, whatever the machine at hand: the same assembly everywhere, and nothing of it is run."""
 _VECTOR = re.compile(r"%[xyz]mm\d")
 _CALL_STACK = re.compile(r"\(%r[sb]p")
 
@@ -49,8 +52,8 @@ def readable() -> bool:
 def scalar_loops(kernels: Iterable[CppKernel], flags: str = "") -> dict[str, list[str]]:
     """By the function of each kernel: what its innermost loops do element by element; empty where all are vectors.
 
-    The source is compiled as that of units is, with ``flags`` behind.  A kernel without loops counts as one without
-    vectors.
+    The source is compiled as that of units is, but for one kind of machine, with ``flags`` behind.  A kernel without
+    loops counts as one without vectors.
     """
     kernels = list(kernels)
     blocks = _blocks(_assembly(kernels, flags))
@@ -67,7 +70,7 @@ def scalar_loops(kernels: Iterable[CppKernel], flags: str = "") -> dict[str, lis
 
 def _assembly(kernels: Iterable[CppKernel], flags: str) -> str:
     compiler = find_compiler(further_flags=flags)
-    command = [compiler.path, *compiler.arguments, *compiler.flags, "-S", "-x", "c++", "-", "-o", "-"]
+    command = [compiler.path, *compiler.arguments, *compiler.flags, _MACHINE, "-S", "-x", "c++", "-", "-o", "-"]
     done = subprocess.run(command, input=translation_unit(kernels), capture_output=True, text=True, check=True)
     return done.stdout
 
