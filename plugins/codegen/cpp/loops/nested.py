@@ -51,18 +51,17 @@ def open_loop(emitter: Emitter, scope: Scope, variable: Var, part: Range | None 
     One of a known count is written as such: ``i < a + 2048`` may hold for no ``i`` where additions wrap around, and
     compilers would make a loop for the rest, too.
     """
-    name = emitter.fresh("i")
+    name = step = emitter.fresh("i")
     low, high = ("0", emitter.size(variable.extent)) if part is None else (part.low, part.high)
-    counted = part is not None and part.count is not None
-    step = emitter.fresh("n") if counted else name
-    if counted:
-        low, high = "0", str(part.count)
+    begin = ""
+    if part is not None and part.count is not None:
+        step, begin, low, high = emitter.fresh("n"), low, "0", str(part.count)
     scalar = _groups_of_conditions(emitter.nest, variable)
     inside = Scope(scope, f"for (int64_t {step} = {low}; {step} < {high}; {step}++)", "" if scalar else pragma)
     if scalar:
         inside.line('__asm__ volatile("");  // not to be vectorised: compilers repeat what a group shares wrongly')
-    if counted:
-        inside.line(f"const int64_t {name} = {part.low} + {step};")
+    if begin:
+        inside.line(f"const int64_t {name} = {begin} + {step};")
     inside.bind(variable, name)
     return inside
 

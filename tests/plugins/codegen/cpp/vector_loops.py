@@ -53,14 +53,14 @@ def scalar_loops(kernels: Iterable[CppKernel], flags: str = "") -> dict[str, lis
     """By the function of each kernel: what its innermost loops do element by element; empty where all are vectors.
 
     The source is compiled as that of units is, but for one kind of machine, with ``flags`` behind.  A kernel without
-    loops counts as one without vectors.
+    loops, where short ones are unrolled, is read as the body of one.
     """
     kernels = list(kernels)
     blocks = _blocks(_assembly(kernels, flags))
     found: dict[str, list[str]] = {kernel.function: [] for kernel in kernels}
     loops = list(_innermost(blocks))
-    for function in found.keys() - {blocks[loop[0]].function for loop in loops}:
-        found[function].append("no loop")
+    unrolled = found.keys() - {blocks[loop[0]].function for loop in loops}
+    loops += [[label for label, block in blocks.items() if block.function == function] for function in unrolled]
     for loop in loops:
         function = blocks[loop[0]].function
         if function in found:
