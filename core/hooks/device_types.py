@@ -102,8 +102,9 @@ class ProductCosts:
     ``attention``: that of few queries; None where it stays a call.
     ``misaligned``: how many times slower a library's arithmetic is where rows of an operand or of the result begin at
     no multiple of 16 bytes.
-    ``onednn`` and ``large_library``: products of at least 2 ** 24 multiply-adds in float32 as calls of oneDNN, and as
-    those of BLAS beside it; None where they stay what they are.
+    ``onednn`` and ``large_library``: products of at least 2 ** 22 multiply-adds in float32 as calls of oneDNN, and as
+    those of BLAS beside it; None where they stay what they are.  ``onednn_copy``: the copy that oneDNN makes of rows
+    that lie across; None where such products are calls of BLAS.
     """
 
     library: ProductTime
@@ -119,6 +120,7 @@ class ProductCosts:
     attention: AttentionCosts | None = None
     onednn: ProductTime | None = None
     large_library: ProductTime | None = None
+    onednn_copy: ProductTime | None = None
 
 
 @attrs.frozen(eq=False)

@@ -153,9 +153,9 @@ class ProductCandidate:
     kernels that would have nothing left to do if what uses the result is computed along with it.
     ``prologue_bytes``: that of kernels that make an operand which is computed as the product reads it, and
     ``spared_bytes`` what the product itself reads less then. ``aligned_operands`` and ``aligned_result``: whether
-    all rows of them begin at multiples of 16 bytes. ``padding_bytes``: memory traffic of padding, where the form
-    asks for it. ``schedule``: the product, those prologues and that epilogue as a schedule of their own, in this
-    form, built when asked for.
+    all rows of them begin at multiples of 16 bytes. ``padding_bytes``: memory traffic of padded copies, and
+    of copies with rows side by side, where the form asks for them. ``schedule``: the product, those prologues and that
+    epilogue as a schedule of their own, in this form, built when asked for.
     """
 
     form: ProductForm

@@ -22,8 +22,19 @@ def processor() -> str:
 @functools.cache
 def processor_vendor() -> str:
     """The processor's vendor as it names itself (``AuthenticAMD``, ``GenuineIntel``); empty where that is not told."""
+    return _told("vendor_id")
+
+
+@functools.cache
+def processor_family() -> int:
+    """The number of the processor's family, as its vendor counts them; 0 where that is not told."""
+    told = _told("cpu family")
+    return int(told) if told.isdigit() else 0
+
+
+def _told(wanted: str) -> str:
     lines = (line.partition(":") for line in (_cpuinfo() or "").splitlines())
-    return next((value.strip() for name, _, value in lines if name.strip() == "vendor_id"), "")
+    return next((value.strip() for name, _, value in lines if name.strip() == wanted), "")
 
 
 def _cpuinfo() -> str | None:

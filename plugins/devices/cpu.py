@@ -26,7 +26,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan
 from turret.plan.launch.functions import NativeFunctions
 from turret.storage.artifact_cache import Store
-from turret.storage.environment import processor, processor_vendor
+from turret.storage.environment import processor, processor_family, processor_vendor
 from turret.torch_compat.native import empty_strided_of
 
 _TYPE = "cpu"
@@ -53,6 +53,18 @@ that core and oneDNN at 98 to 110: by weights of 256 to 1024 rows and columns on
 forward and 7 to 11 % less in the gradient of the rows, for a vocabulary of 4096 15 % less (torch 2.13, each call timed
 beside ``addmm`` or ``mm`` in turns); it takes 12 us more to begin (64 x 256 x 256: 10 % more)."""
 
+_ZEN_5 = 26
+"""The family of AMD's processors (and those after it) that compute 512 bits at once, which MKL leaves half unused."""
+_ZEN_5_PRODUCTS = attrs.evolve(
+    _PRODUCTS,
+    large_library=ProductTime(2.0, 1e5, 1.05e5),
+    onednn=ProductTime(14.0, 1e5, 2.3e5),
+    onednn_copy=ProductTime(0.0, 1e4, 1e4),
+)
+"""The same on a core of that family: MKL computes at 100 to 110 operations a nanosecond, oneDNN at 200 to 240; from 64
+x 256 x 256 on it takes a half to two thirds of the time, in the gradients of weights as well, but where many rows lie
+across, whose copies take as much time as is won (256 x 64 x 4096)."""
+
 
 class Cpu(Device):
     """The processor that runs this process; what a launch is handed as its stream is a number of threads."""
@@ -69,7 +81,9 @@ class Cpu(Device):
         return _properties()
 
     def products(self, arch: str) -> ProductCosts | None:
-        return _ZEN_PRODUCTS if arch == _properties().arch and _has_avx512_of_amd() else _PRODUCTS
+        if arch != _properties().arch or not _has_avx512_of_amd():
+            return _PRODUCTS
+        return _ZEN_5_PRODUCTS if processor_family() >= _ZEN_5 else _ZEN_PRODUCTS
 
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
         return NativeFunctions.of_plan(plan, store)
@@ -91,7 +105,7 @@ def _properties() -> Properties:
 
 @functools.cache
 def _has_avx512_of_amd() -> bool:
-    """Whether this processor is one that ``_ZEN_PRODUCTS`` was measured on."""
+    """Whether this processor is one like those that ``_ZEN_PRODUCTS`` and ``_ZEN_5_PRODUCTS`` were measured on."""
     return processor_vendor() == "AuthenticAMD" and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 

@@ -11,7 +11,7 @@ from turret.ir import Extern, Ref, Statement, StridedView, Template, TensorDecl,
 from turret.plugins.schedule.operands import Declarations, Views
 from turret.torch_compat.operators.packing import has_packing, linear_op
 
-LEAST_OF_ONEDNN = 1 << 24
+LEAST_OF_ONEDNN = 1 << 22
 """Multiply-adds of a product from which on oneDNN might be worth what it takes to look up its kernel."""
 _LEAST_DEPTH = 64
 """Of products that are less deep oneDNN takes 3 to 5 % more time (4096 x 48 x 192)."""
@@ -30,8 +30,7 @@ class Linear:
     def is_call(self) -> bool:
         """Whether oneDNN computes it from where the operands lie, in a kernel that the first call makes.
 
-        Each size takes a kernel of its own: products whose sizes change from call to call stay as they are.  Of rows
-        that do not lie side by side, as in gradients of weights, it makes copies.
+        Each size takes a kernel of its own: products whose sizes change from call to call stay as they are.
         """
         operands = [decl for decl in (self.left, self.right, self.bias) if decl is not None]
         (result,) = self.template.outputs
@@ -42,8 +41,16 @@ class Linear:
         (rows, depth), columns = self.left.shape, self.right.shape[1]
         if product((rows, depth, columns)) < LEAST_OF_ONEDNN or depth < _LEAST_DEPTH or min(rows, columns) == 1:
             return False
-        laid = self.left.stride == (depth, 1) and self.right.stride in ((1, depth), (columns, 1))
+        laid = self.left.stride in ((depth, 1), (1, rows)) and self.right.stride in ((1, depth), (columns, 1))
         return laid and self._has_plain_bias(columns) and has_packing()
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory traffic of the copy that it makes of rows that lie across, as in the gradient of a weight."""
+        rows, depth = self.left.shape
+        if self.left.stride == (depth, 1) or not (isinstance(rows, int) and isinstance(depth, int)):
+            return 0
+        return 2 * rows * depth * self.left.dtype.itemsize
 
     def _has_plain_bias(self, columns: int) -> bool:
         return self.bias is None or (self.bias.shape, self.bias.stride) == ((columns,), (1,))

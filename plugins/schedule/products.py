@@ -335,13 +335,27 @@ def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | 
         return _loops_cost(candidate, costs)
     if candidate.form == "padded" and costs.misaligned == 1:
         return None  # padding saves nothing
+    copy = costs.onednn_copy if candidate.form == "onednn" else costs.kernel
+    if candidate.padding_bytes and copy is None:
+        return None
     flops = float(candidate.flops)
     if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
         flops *= costs.misaligned
-    apart = (candidate.prologue_bytes, candidate.epilogue_bytes, candidate.padding_bytes)
-    kernels = sum(costs.kernel.microseconds(moved, 0) for moved in apart if moved)
+    apart = [(candidate.prologue_bytes, costs.kernel), (candidate.epilogue_bytes, costs.kernel)]
+    if copy is not None:
+        apart.append((candidate.padding_bytes, copy))
+    kernels = sum(kind.microseconds(moved, 0) for moved, kind in apart if moved)
     time = _call_time(candidate, costs)
     return None if time is None else time.microseconds(candidate.bytes, flops) + kernels
+
+
+def _copied_bytes(found: Product, form: ProductForm) -> int:
+    """Memory traffic of copies of operands that a form of a product asks for."""
+    if not isinstance(found, MatrixProduct):
+        return 0
+    if form == "onednn" and found.linear is not None:
+        return found.linear.copied_bytes
+    return padding_bytes(found) if form == "padded" else 0
 
 
 def _call_time(candidate: ProductCandidate, costs: ProductCosts) -> ProductTime | None:
@@ -545,7 +559,7 @@ class _Chooser:
             saved,
             operands,
             result,
-            padding_bytes(found) if form == "padded" and isinstance(found, MatrixProduct) else 0,
+            _copied_bytes(found, form),
             build,
             found.groups,
             found.ends.name if isinstance(found, GroupedProduct) else None,

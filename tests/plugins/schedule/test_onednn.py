@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import torch.nn.functional as F
 
 import turret
+from turret.hooks.devices import ProductCosts, ProductTime
 from turret.hooks.hookspecs import hookimpl
 from turret.ir import ProductCandidate, Schedule
 from turret.plugins.schedule import onednn
+from turret.plugins.schedule.products import estimated_cost
 from turret.torch_compat.operators.packing import has_packing
 
 pytestmark = pytest.mark.skipif(not has_packing(), reason="this torch has no oneDNN")
@@ -61,11 +64,13 @@ ONEDNN: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
     "matrix of more dimensions": (lambda x, w: x @ w.view(40, 80).t(), (X, torch.randn(4, 10, 80))),
     "matrix made inside": (lambda x, w: x @ (w * 2).t(), (X, W)),
     "into what comes behind": (lambda x, w, b: F.gelu(F.linear(x.sin(), w, b)) + 1, (X, W, B)),
+    "turned rows": (lambda g, x: g.t() @ x, (torch.randn(80, 24), torch.randn(80, 40))),
+    "turned rows and matrix": (lambda g, x: g.t() @ x.t(), (torch.randn(80, 24), torch.randn(40, 80))),
+    "turned rows made inside": (lambda g, x: (g * 2).t() @ x.sin(), (torch.randn(80, 24), torch.randn(80, 40))),
     "one weight twice": (lambda x, w: F.linear(x, w) + F.linear(x.cos(), w), (X, W)),
     "bias with a beta of 0": (lambda x, w, b: torch.addmm(b, x, w.t(), beta=0), (X, W, B)),
 }
 LIBRARY: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
-    "turned rows": (lambda g, x: g.t() @ x, (torch.randn(80, 24), torch.randn(80, 40))),
     "rows with gaps": (lambda x, w: x[:, :80] @ w.t(), (torch.randn(24, 100), W)),
     "matrix with gaps": (lambda x, w: x @ w[:, :80].t(), (X, torch.randn(40, 100))),
     "bias of each row": (lambda x, w, b: torch.addmm(b[:24, None], x, w.t()), (X, W, B)),
@@ -121,8 +126,50 @@ def test_gradients_agree_with_eager() -> None:
         results.append([y.detach(), x.grad, *(p.grad for p in layers.parameters())])
     for got, expected in zip(*results, strict=True):
         agree(got, expected)
-    # Both layers and the gradients of both layers' rows; those of the weights stay calls of BLAS.
+    # Both layers and the gradients of both layers' rows; the rows of those of the weights are too few to be deep.
     assert chooser.forms.count("onednn") == 4
+
+
+@pytest.mark.parametrize("rows", [72, 200])
+def test_gradients_of_weights_agree_with_eager(rows: int) -> None:
+    chooser, layer = Chooser(), torch.nn.Linear(80, 96)
+    x = torch.randn(rows, 80)
+    results = []
+    for call in (compiled(layer, chooser), layer):
+        layer.zero_grad(set_to_none=True)
+        call(x).square().sum().backward()
+        results.append([p.grad for p in layer.parameters()])
+    for got, expected in zip(*results, strict=True):
+        agree(got, expected)
+    assert chooser.forms.count("onednn") == 2
+
+
+def asked_for(turned: bool) -> ProductCandidate:
+    """The candidate of oneDNN for a large product."""
+    asked: list[ProductCandidate] = []
+
+    class Asked:
+        @hookimpl(tryfirst=True)
+        def turret_choice_cost(self, candidate: ProductCandidate) -> float:
+            asked.append(candidate)
+            return float(candidate.form != "library")
+
+    x, w = torch.randn(256, 256), torch.randn(256, 256)
+    with torch.no_grad():
+        compiled(lambda x, w: (x.t() if turned else x) @ w, Asked())(x, w)
+    return next(candidate for candidate in asked if candidate.form == "onednn")
+
+
+def test_rows_that_lie_across_cost_their_copy_where_it_was_measured() -> None:
+    library, onednn_time = ProductTime(2.0, 1e5, 1e5), ProductTime(14.0, 1e5, 2e5)
+    costs = ProductCosts(library, library, onednn=onednn_time, large_library=library)
+    plain, turned = asked_for(False), asked_for(True)
+    assert (plain.padding_bytes, turned.padding_bytes) == (0, 2 * 4 * 256 * 256)
+    at_once = estimated_cost(plain, costs)
+    assert at_once is not None and estimated_cost(turned, costs) is None
+    copying = attrs.evolve(costs, onednn_copy=ProductTime(0.0, 1e4, 1e4))
+    assert estimated_cost(turned, copying) == pytest.approx(at_once + 2 * 4 * 256 * 256 / 1e4)
+    assert estimated_cost(plain, copying) == at_once
 
 
 def test_results_may_be_written_to_and_are_new_in_each_call() -> None:

@@ -77,11 +77,11 @@ INLINE float erf_float(float x) {  // within 3 units
 
 
 def transpose_part() -> str:
-    """``fill_tile``: the transposed copy of a square tile, 16 x 16 elements of 4 bytes at a time in registers."""
+    """``fill_tile``: the transposed copy of a square tile, 16 x 16 elements of up to 4 bytes at a time in registers."""
     lines = [
         "#if defined(__clang__) || __GNUC__ >= 12",
-        "typedef uint32_t Row16 __attribute__((vector_size(64), aligned(4), may_alias));",
-        "INLINE void transpose16(const uint32_t* source, int64_t stride, uint32_t* target, int64_t width) {",
+        "template <class T> INLINE void transpose16(const T* source, int64_t stride, T* target, int64_t width) {",
+        "  typedef T Row16 __attribute__((vector_size(16 * sizeof(T)), aligned(sizeof(T)), may_alias));",
         "  Row16 a[16], b[16];",
         "  for (int i = 0; i < 16; i++) a[i] = *(const Row16*)(source + i * stride);",
     ]
@@ -105,11 +105,10 @@ def transpose_part() -> str:
         "INLINE void fill_tile(T* tile, const T* source, int64_t stride, int64_t rows, int64_t columns) {",
         "  // tile[r * width + c] = source[r + c * stride]",
         "#ifdef HAS_TRANSPOSE16",
-        "  if (sizeof(T) == 4 && rows == width && columns == width) {",
+        "  if constexpr (sizeof(T) <= 4) if (rows == width && columns == width) {",
         "    for (int r = 0; r < width; r += 16)",
         "      for (int c = 0; c < width; c += 16)",
-        "        transpose16((const uint32_t*)source + r + c * stride, stride,",
-        "                    (uint32_t*)tile + r * width + c, width);",
+        "        transpose16(source + r + c * stride, stride, tile + r * width + c, width);",
         "    return;",
         "  }",
         "#endif",

@@ -37,20 +37,31 @@ class Blocks:
 
 @attrs.frozen
 class Range:
-    """The part of a loop that one task does: C++ text of its bounds."""
+    """The part of a loop that one task does: C++ text of its bounds, and how many elements it has where all parts of
+    the loop have as many."""
 
     low: str
     high: str
+    count: int | None = None
 
 
 def open_loop(emitter: Emitter, scope: Scope, variable: Var, part: Range | None = None, pragma: str = "") -> Scope:
-    """A scope with the loop over ``variable`` (or over a part of its range) open."""
-    name = emitter.fresh("i")
+    """A scope with the loop over ``variable`` (or over a part of its range) open.
+
+    One of a known count is written as such: ``i < a + 2048`` may hold for no ``i`` where additions wrap around, and
+    compilers would make a loop for the rest, too.
+    """
+    name = step = emitter.fresh("i")
     low, high = ("0", emitter.size(variable.extent)) if part is None else (part.low, part.high)
+    begin = ""
+    if part is not None and part.count is not None:
+        step, begin, low, high = emitter.fresh("n"), low, "0", str(part.count)
     scalar = _groups_of_conditions(emitter.nest, variable)
-    inside = Scope(scope, f"for (int64_t {name} = {low}; {name} < {high}; {name}++)", "" if scalar else pragma)
+    inside = Scope(scope, f"for (int64_t {step} = {low}; {step} < {high}; {step}++)", "" if scalar else pragma)
     if scalar:
         inside.line('__asm__ volatile("");  // not to be vectorised: compilers repeat what a group shares wrongly')
+    if begin:
+        inside.line(f"const int64_t {name} = {begin} + {step};")
     inside.bind(variable, name)
     return inside
 
@@ -87,7 +98,7 @@ def block_range(emitter: Emitter, scope: Scope, blocks: Blocks, number: str) -> 
     low = emitter.fresh("a")
     scope.line(f"const int64_t {low} = {number} * {blocks.step};")
     if blocks.even:
-        return Range(low, f"{low} + {blocks.step}")
+        return Range(low, f"{low} + {blocks.step}", blocks.step)
     high = emitter.fresh("z")
     end = emitter.size(blocks.variable.extent)
     scope.line(f"const int64_t {high} = {low} + {blocks.step} < {end} ? {low} + {blocks.step} : {end};")
