@@ -17,26 +17,27 @@ from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import operand_guard
 from turret.ir.expr import Expr, call, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
-from turret.ir.nest import Nest, corrected_moment, has_exact_mean, plain_moment
+from turret.ir.nest import corrected_moment, has_exact_mean, plain_moment
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row, moved_values
+from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row, walked_columns
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
+ENOUGH_ROWS = 256
+"""Rows a multiprocessor that leave none without programs, whichever way they lie."""
 LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
-COLUMNS, NARROWEST = 64, 16
-"""Rows that one program takes where they lie side by side, and the fewest (two sectors of float32)."""
-RESIDENT = {True: 2, False: 6}
-"""Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
-BLOCK_COLUMNS, BLOCKS, MOST_PARTS = 32, 12, 256
-"""Rows side by side that are read once fit in blocks: how many a block takes, how many blocks a multiprocessor may
-have, and into how many parts a row may be cut, so that the second stage has its parts in one block, too."""
+RESIDENT = 2
+"""Programs that a multiprocessor should have, of contiguous rows; ``WalkedColumns`` has it for rows side by side."""
+NARROWEST = 16
+"""The fewest rows side by side that a program takes (two sectors of float32)."""
+MOST_PARTS = 256
+"""Into how many parts a row side by side may be cut, so that the second stage has its parts in one block."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
 
@@ -94,12 +95,13 @@ def _parts(
     """Into how many parts to split each row; 1 for none."""
     rows = hinted(product(v.extent for v in outer), hints)
     row = hinted(product(v.extent for v in inner), hints)
-    if rows is None or -(-rows // COLUMNS) >= properties.multiprocessors:
+    if rows is None or rows >= ENOUGH_ROWS * properties.multiprocessors:
         return 1
     nest = normalise(kernel, declarations, hints)
     contiguous = bool(nest.inner) and is_along_row(nest)
-    programs = rows if contiguous else -(-rows // COLUMNS)
-    if programs >= properties.multiprocessors:
+    walked = None if contiguous else walked_columns(nest)
+    programs = rows if walked is None else -(-rows // walked.columns)
+    if programs >= (properties.multiprocessors if walked is None else walked.resident * properties.multiprocessors):
         return 1
     if row is None:
         return SYMBOLIC_PARTS if rows <= 4 else 1
@@ -107,31 +109,20 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    return _resident_parts(nest, contiguous, rows, row, hinted(inner[0].extent, hints), properties)
+    head = hinted(inner[0].extent, hints)
+    if walked is None:
+        wanted = -(-RESIDENT * properties.multiprocessors // programs)
+        return _near_divisor(min(wanted, row // LEAST_CHUNK[True]), head, row)
+    wanted = walked.resident * properties.multiprocessors // programs
+    return _whole_blocks(min(wanted, row // LEAST_CHUNK[False], MOST_PARTS), walked.rows, head, row)
 
 
-def _resident_parts(
-    nest: Nest, contiguous: bool, rows: int, row: int, head: int | None, properties: DeviceProperties
-) -> int:
-    """Parts that give every multiprocessor the programs that it should have."""
-    programs = rows if contiguous else -(-rows // COLUMNS)
-    wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
-    if contiguous:
-        return _near_divisor(wanted, head, row)
-    return _blocks(nest, rows, row, head, properties) or _near_divisor(min(wanted, MOST_PARTS), head, row)
-
-
-def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
-    """Parts that lie in one block each, for rows side by side of which one value a point is read; 0 for too many."""
-    if moved_values(nest) != 1:
-        return 0
-    abreast = -(-columns // BLOCK_COLUMNS)
-    least = -(-row // PERSISTENT_OUTER)
-    enough = -(-properties.multiprocessors // abreast)
-    wanted = max(least, min(enough, row // LEAST_CHUNK[False]))
-    most = min(MOST_PARTS, 2 * wanted, BLOCKS * properties.multiprocessors // abreast)
+def _whole_blocks(wanted: int, block: int, head: int | None, row: int) -> int:
+    """The most parts up to the wanted number that are whole blocks of rows each, but half as many at least: masks cost
+    programs that read much at once a third of their speed.  Else parts of one length, else that number."""
     length = row if head is None or head < wanted else head
-    return next((parts for parts in range(max(wanted, 2), most + 1) if length % parts == 0), 0)
+    even = (p for p in range(wanted, wanted // 2, -1) if p > 1 and length % (p * block) == 0)
+    return next(even, 0) or _near_divisor(wanted, head, row)
 
 
 def _near_divisor(wanted: int, head: int | None, row: int) -> int:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 
 import attrs
+import torch
 
 from turret.errors import UnsupportedError
 from turret.ir.analysis.groups import RowGroups
@@ -41,8 +42,10 @@ LONGEST_BUSY = 64
 """The same where the independent iterations are contiguous and a point moves more than one value: with loads under way
 for several, blocks of few rows in a loop wait less than one large block.  On an H200, bfloat16, 12544 x 1024 read three
 times and summed: 23.2 us in a loop, 28.3 us in one block; read once and summed 10.9 and 10.6."""
-MANY_COLUMNS, FEW_COLUMNS = 16896, 4224
-"""Independent contiguous iterations from which 64, and from which 32 of them a program give 264 and 132 programs."""
+FEW_COLUMNS = 4224
+"""Independent contiguous iterations from which 32 of them a program give 132 programs."""
+MANY_WALKED = 1 << 25
+"""Points of columns from which programs read more at once."""
 
 STAGES, AHEAD_BYTES = 3, 96 << 10
 """Blocks of rows under way where programs walk rows, and the shared memory that those loaded ahead may take (two
@@ -218,7 +221,7 @@ def _pointwise(nest: Nest) -> Tiling:
     if not nest.scattered:
         groups = _contiguous_groups(nest, loops) or groups
     tiles, stores = _over_tiles(nest, groups)
-    return Tiling(tiles, stores, nest, True, _pointwise_configs(tiles))
+    return Tiling(tiles, stores, nest, True, _pointwise_configs(tiles, nest))
 
 
 def _largest(nest: Nest) -> Index:
@@ -245,16 +248,17 @@ def is_along_row(nest: Nest) -> bool:
     return 1 in along or 1 not in across
 
 
-def moved_values(nest: Nest) -> int:
-    """How many values of a point are read, or written, when the row is first walked; those that many points share are
-    left out."""
+def moved_values(nest: Nest) -> list[torch.dtype]:
+    """The types of the values of a point that are read, or written, when the row is first walked; those that many
+    points share are left out."""
     along = _stored_along(nest) if is_walked_once(nest) else []
     first = [operand for operand in _row_operands(nest) if not any(_is_row(nest, node) for node in walk(operand))]
     values = [root for store in along for root in store.roots]
-    offsets = {(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"}
-    offsets |= {(store.tensor, store.offset) for store in along}
+    accesses = {(node.tensor, node.coords[0]): None for node in walk(*first, *values) if node.op == "load"}
+    accesses |= {(store.tensor, store.offset): None for store in along}
     total = math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
-    return sum(2 * _points(offset, nest.loops, nest.hints) > total for _, offset in offsets)
+    large = (name for name, offset in accesses if 2 * _points(offset, nest.loops, nest.hints) > total)
+    return [nest.tensors[name].dtype for name in large]
 
 
 def is_walked_once(nest: Nest) -> bool:
@@ -317,15 +321,37 @@ _SHAPES: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
     3: (((8, 16, 16), 8), ((4, 16, 16), 4), ((16, 16, 16), 8)),
 }
 """Block sizes by rank, slowest dimension first, with warps."""
+MANY_POINTS = 1 << 18
+"""Points from which larger blocks leave programs enough: an H200 starts a block in 1.2 ns, which bounds small ones."""
+_LARGE = {
+    1: (((2048,), 8), ((1024,), 4), ((4096,), 8), ((2048,), 4)),
+    2: (((64, 64), 8), ((32, 32), 4), ((64, 32), 4), ((32, 64), 4)),
+}
+"""The same for so many points: of nine shapes each the first was nearest to the best from 2**18 to 2**27 points."""
+_LARGE_NARROW = (((2048,), 4), ((2048,), 8), ((1024,), 4), ((8192,), 16))
+"""The same in a run where few values of 16 bits move at a point.  128M points of bfloat16: fourteen operations 131 us
+(151 us with 8 warps, 161 us in blocks of 1024), ``gelu`` 179 us (196 us, 195 us); a rotary embedding, which reads three
+values a point, 74 us (68 us, 80 us)."""
 
 
-def _pointwise_configs(tiles: tuple[Tile, ...]) -> tuple[Config, ...]:
+def _pointwise_configs(tiles: tuple[Tile, ...], nest: Nest) -> tuple[Config, ...]:
+    shapes = _SHAPES[len(tiles)]
+    if math.prod(estimate(tile.extent, nest.hints) for tile in tiles) >= MANY_POINTS:
+        shapes = _LARGE_NARROW if len(tiles) == 1 and _moves_little(nest) else _LARGE.get(len(tiles), shapes)
     configs = []
-    for blocks, warps in _SHAPES[len(tiles)]:
+    for blocks, warps in shapes:
         fitted = {t.block: _block(t.extent, b) for t, b in zip(tiles, blocks, strict=True)}
         count = math.prod(fitted.values())
         configs.append(_config(fitted, min(warps, max(1, count // 64)) if tiles else 1))
     return _even_first(tiles, configs)
+
+
+def _moves_little(nest: Nest) -> bool:
+    """Whether a point reads two values at most, of 16 bits like those that it writes; shared ones are left out."""
+    reads, writes = nest.accesses()
+    total = math.prod(estimate(v.extent, nest.hints) for v in nest.outer)
+    large = [access for access in dict.fromkeys(reads) if 2 * _points(access[1], nest.outer, nest.hints) > total]
+    return len(large) <= 2 and all(nest.tensors[name].dtype.itemsize <= 2 for name, _ in (*large, *writes))
 
 
 def _config(blocks: dict[str, int], warps: int, stages: int = 1) -> Config:
@@ -365,7 +391,7 @@ def _reduction(nest: Nest) -> Tiling:
     elif persistent:
         made = _persistent_configs(tiles, along_row, nest.hints)
     else:
-        made = _looped_configs(tiles, along_row, nest.hints)
+        made = _looped_configs(tiles, along_row, nest)
     configs = _even_first(tiles, made)
     return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
 
@@ -374,7 +400,7 @@ def _longest_block(nest: Nest, along_row: bool) -> int:
     """The longest row that lies in one block."""
     if along_row:
         return PERSISTENT_INNER if _phases(nest) > 1 else LONGEST_PLAIN
-    return LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
+    return LONGEST_BUSY if is_walked_once(nest) and len(moved_values(nest)) > 1 else PERSISTENT_OUTER
 
 
 def _shares_rows(nest: Nest) -> bool:
@@ -473,14 +499,14 @@ def _warps(elements: int) -> list[int]:
     return list(dict.fromkeys([first, second]))
 
 
-def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str, int]) -> list[Config]:
-    row = tiles[-1].extent
+def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest) -> list[Config]:
+    row, hints = tiles[-1].extent, nest.hints
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
     shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(estimate(tiles[0].extent, hints))
+        shapes = _column_shapes(estimate(tiles[0].extent, nest.hints), walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
@@ -493,13 +519,39 @@ def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str
     return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in shapes]
 
 
-def _column_shapes(columns: int) -> tuple[tuple[int, int, int], ...]:
-    """Blocks of columns that are walked in a loop: wide ones where there are many, else those that give programs.
+def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int, int], ...]:
+    """Blocks of columns that are walked in a loop, or such that give programs where there are few columns."""
+    if columns < FEW_COLUMNS:
+        return (16, 128, 4), (16, 256, 8), (32, 64, 4), (16, 64, 4)
+    return (walked.columns, walked.rows, 8), (32, 128, 8), (64, 64, 8), (32, 64, 4)
 
-    The first of each was nearest to the best over twelve shapes from 3136 x 512 to 200704 x 256 on an H200.
+
+@attrs.frozen
+class WalkedColumns:
+    """How columns that lie side by side are walked: those that a program takes, the rows that it reads at once, and
+    the programs that a multiprocessor should have.
+
+    A program waits for what it reads before it asks for more, so that what is under way on a multiprocessor is what
+    its programs read at once: from 32 to 64 KiB on, and in one turn of programs, an H200 reads at up to 98 % of what a
+    copy does.
     """
-    if columns >= MANY_COLUMNS:
-        return (64, 32, 4), (64, 64, 8), (128, 32, 4), (32, 32, 4)
-    if columns >= FEW_COLUMNS:
-        return (32, 32, 4), (32, 64, 4), (64, 32, 4), (32, 128, 8)
-    return (16, 128, 4), (16, 256, 8), (32, 64, 4), (16, 64, 4)
+
+    columns: int
+    rows: int
+    resident: int
+
+
+def walked_columns(nest: Nest) -> WalkedColumns:
+    """The shape nearest to the best over eight sizes from 8192 x 768 to 200704 x 256 on an H200.
+
+    Sums of columns, as a share of the copy: bfloat16 16384 x 4096 27 % to 86 %, 65536 x 1024 26 to 88, 12544 x 1024 79
+    to 90; float32 16384 x 4096 53 to 93, 200704 x 256 53 to 77.  Two values a point, bfloat16: 39 to 89, 38 to 56, 43
+    to 52; float32 56 to 98, 53 to 52.
+    """
+    moved = moved_values(nest)
+    many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
+    if len(moved) > 1:
+        return WalkedColumns(32, 128, 4)
+    if any(dtype.itemsize > 2 for dtype in moved):
+        return WalkedColumns(32, 256, 8 if many else 2)
+    return WalkedColumns(64 if many else 32, 256, 2)
