@@ -107,6 +107,8 @@ class Settings:
     asked: bool = False
     """Whether a frame of the callable itself was looked at."""
     modules: ByIdentity[dict[types.CodeType, FrameCache]] = attrs.field(factory=ByIdentity)
+    is_bound: bool = False
+    """Whether the callable's first argument is an object that it is bound to."""
     alike: Alike | None = None
     """What it shares with modules that are compiled in the same way; None where it shares nothing."""
 
