@@ -17,6 +17,7 @@ from turret.hooks import plugin_manager
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.dispatching.entry import turret_capture
 from turret.plugins.capture.facts import module_tensors
+from turret.plugins.capture.store import alike
 
 
 class Block(nn.Module):
