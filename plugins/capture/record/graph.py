@@ -54,6 +54,7 @@ from turret.plugins.capture.record.overflow import LEAST, MOST
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.record.scalar_limits import FloatsWithinLimits
+from turret.plugins.capture.record.sizes import refuse_counts
 from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor, computed
@@ -548,6 +549,7 @@ class GraphRecorder:
         named_nodes, named_fakes = self._named(argument, target, kwargs)
         self._note_operator(target)
         _refuse_too_large(fakes)
+        refuse_counts(target, nodes, fakes)
         results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
