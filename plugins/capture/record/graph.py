@@ -189,6 +189,8 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
 
 def _check_input(real: torch.Tensor, records: bool) -> None:
     """Refuse a tensor that a graph cannot be given; ``records``: gradients are recorded somewhere in the frame."""
+    if real._base is not None and real._base.layout != torch.strided:
+        raise Unsupported(f"a view of a {real._base.layout} tensor as an input")
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
         kind = "quantized" if real.is_quantized else real.layout
         raise Unsupported(f"a {kind} tensor as an input")

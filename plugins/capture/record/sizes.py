@@ -145,7 +145,7 @@ def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int 
 _ASK_HOW_MANY = frozenset(
     {
         "_nnz", "values", "_values", "indices", "_indices", "crow_indices", "col_indices", "ccol_indices",
-        "row_indices",
+        "row_indices", "coalesce", "is_coalesced",
     }
 )  # fmt: skip
 _OF_GIVEN_ELEMENTS = frozenset(
@@ -158,7 +158,7 @@ _SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch
 
 
 def refuse_counts(target: Any, nodes: list[Any], fakes: list[Any]) -> None:
-    """Refuse what shows how many elements a sparse tensor has, where data decide: its fake has none.
+    """Refuse what depends on how many elements a sparse tensor has, where data decide: its fake has none.
 
     One that is made of indices and values has as many as these; one that an operation gives (``coalesce``,
     ``to_sparse_csr``, a sum) has as many as come out.
