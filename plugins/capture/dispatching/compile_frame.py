@@ -93,7 +93,6 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     alike = settings.alike
     several = alike is not None and alike.history is history and alike.are_several
     recorded = addresses_are_held(settings.context.config)
-    bound = settings.is_bound and history is settings.root.history
     specialized: frozenset[str] = frozenset()
     whole, splits, decide = _never_breaks(settings), 0, False
     with lookups.at_recursion_limit(_RECURSION):
@@ -110,7 +109,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 splits=splits,
                 checks_decide=decide,
                 stays=recorded,
-                is_bound=bound,
+                is_bound=settings.binds(history),
             )
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:

@@ -54,9 +54,9 @@ from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
+from turret.plugins.capture.values.identity_keys import IdentityKeys
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
-from turret.plugins.capture.values.identity_keys import IdentityKeys
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.number_texts import operated_later, writes_text, written_later
 from turret.plugins.capture.values.objects import Instance, InstanceDict

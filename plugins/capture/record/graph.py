@@ -40,7 +40,7 @@ from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
-from turret.plugins.capture.facts.refusals import eager_error, refused_call
+from turret.plugins.capture.facts.refusals import eager_error, refuse_counts, refused_call
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.arguments import argument_of
 from turret.plugins.capture.record.fakes import (
@@ -54,7 +54,6 @@ from turret.plugins.capture.record.overflow import LEAST, MOST
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.record.scalar_limits import FloatsWithinLimits
-from turret.plugins.capture.record.sizes import refuse_counts
 from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
 from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor, computed

@@ -121,6 +121,10 @@ class Settings:
         if self.alike is not None:
             self.root = FrameCache(shared=self.alike.units, history=self.alike.history)
 
+    def binds(self, history: History) -> bool:
+        """Whether the first argument of frames with this history is what the callable is bound to."""
+        return self.is_bound and history is self.root.history
+
     @functools.cached_property
     def stored_under(self) -> str | None:
         """Text of all that decides what a graph compiles to, part of the key of stored units; None: none are kept."""
