@@ -86,3 +86,26 @@ def test_one_object_at_two_places_is_one_key(program, kind):
         observed = Observed(program)
         for a, b in calls:
             assert_same(observed(a, b, X), program(a, b, X))
+
+
+class Nameless:
+    """An object whose text is that of all others of its class."""
+
+    def __repr__(self):
+        return "Nameless"
+
+
+FIRST, SECOND = Nameless(), Nameless()
+
+
+@pytest.mark.parametrize("keys", [(FIRST, SECOND), (1, "1"), (True, "True"), ((1,), "(1,)")])
+def test_keys_of_one_text_hold_what_each_holds(keys):
+    def program(d, n, x):
+        one, two = keys
+        return d[one] * 2 + x.sum(), d[two] - 1, d[one].shape[0] + 10 * d[two].shape[0], x * n[one] - n[two]
+
+    observed = Observed(program)
+    one, two = keys
+    for a, b in ((3, 4), (4, 3), (5, 5), (6, 2), (7, 9)):
+        tensors, numbers = {one: torch.arange(a), two: torch.arange(b)}, {one: a + 0.5, two: b}
+        assert_same(observed(tensors, numbers, X), program(tensors, numbers, X))
