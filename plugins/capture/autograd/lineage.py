@@ -7,7 +7,7 @@ import operator
 import torch
 
 from turret.frames.sources import AttrSource
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
@@ -38,7 +38,9 @@ def _origin(t: Tracer, tensor: Tensor, is_written: bool) -> Tensor | None:
     # Whether what came in beside its memory shares its count nobody knows; ``data`` does not, where fakes do.
     beside = [v for v in sharing if v.real is not None and v not in family]
     if any(origin is None or v.fake._version for v in beside) or (is_written and any(map(_is_data, sharing))):
-        raise Unsupported("_version of a tensor in the memory of another one that is no view of it")
+        # Behind a graph break the count would be the one that the graph's result has.
+        step = NOWHERE if is_written else None
+        raise Unsupported("_version of a tensor in the memory of another one that is no view of it", step=step)
     return origin
 
 
@@ -72,5 +74,7 @@ def _require_plain(t: Tracer, tensor: Tensor, name: str) -> None:
     """Refuse tensors whose stand-ins in the graph have a past of their own."""
     if type(tensor) is not Tensor or tensor.outer is not None or tensor.fake.layout is not torch.strided:
         raise Unsupported(f"{name} of a tensor of another class")
-    if tensor.new_data is not None or t.recorder.open_regions:
-        raise Unsupported(f"{name} of a tensor whose data were set, or in a graph in the graph")
+    if tensor.new_data is not None:
+        raise Unsupported(f"{name} of a tensor whose data were set", step=NOWHERE)
+    if t.recorder.open_regions:
+        raise Unsupported(f"{name} in a graph in the graph")

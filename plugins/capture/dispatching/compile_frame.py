@@ -27,6 +27,7 @@ from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.branches.conditional import check_merged
 from turret.plugins.capture.errors import NOWHERE, AskedFor, ChecksDecide, FloatNeeded, NotConstant, Raised, Unsupported
+from turret.plugins.capture.facts.module_tensors import addresses_are_held
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
@@ -91,6 +92,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     dynamic = _dynamic(settings)
     alike = settings.alike
     several = alike is not None and alike.history is history and alike.are_several
+    recorded = addresses_are_held(settings.context.config)
     specialized: frozenset[str] = frozenset()
     whole, splits, decide = _never_breaks(settings), 0, False
     with lookups.at_recursion_limit(_RECURSION):
@@ -106,6 +108,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 whole=whole,
                 splits=splits,
                 checks_decide=decide,
+                stays=recorded,
+                is_bound=settings.binds(history),
             )
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:

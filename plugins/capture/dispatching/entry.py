@@ -36,7 +36,7 @@ def turret_capture(
         return None
     target = with_a_frame(getattr(target, "turret_target", target))
     root = root_code(target)
-    settings = Settings(context, compile_graph, fullgraph, dynamic)
+    settings = Settings(context, compile_graph, fullgraph, dynamic, is_bound=not isinstance(target, types.FunctionType))
     owner = getattr(target, "__self__", target)
     if isinstance(owner, torch.nn.Module):
         settings.share(owner, root)
@@ -58,7 +58,7 @@ def turret_capture(
     def compiled(*args: Any, **kwargs: Any) -> Any:
         nonlocal inner
         if module is not None and module._backward_hooks and (forward := forward_under_hooks(module)) is not None:
-            inner = inner or Settings(context, compile_graph, fullgraph, dynamic)
+            inner = inner or Settings(context, compile_graph, fullgraph, dynamic, is_bound=True)
             return enter(inner, target, forward, args, kwargs)
         return run(settings, target, root, args, kwargs)
 

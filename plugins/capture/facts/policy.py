@@ -15,6 +15,7 @@ import torch
 from turret.frames.guards import STATIC_MARK, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, LocalSource, Source
 from turret.frames.torch_settings import dynamo_setting, is_named_dynamic
+from turret.plugins.capture.facts.module_tensors import has_few_tensors
 
 
 class History:
@@ -89,6 +90,10 @@ class History:
             self.objects[key] = None
         return self.objects[key] is None
 
+    def expect_others(self, source: Source) -> None:
+        """Take what a place holds for one of several, which others will take turns with."""
+        self.objects[_place(source)] = None
+
     def is_in_changing(self, source: Source) -> bool:
         """Whether a place is in an object of which another one was seen where it is."""
         missing = object()
@@ -156,6 +161,8 @@ class Policy:
         whole: bool = False,
         splits: int = 0,
         checks_decide: bool = False,
+        stays: bool = False,
+        is_bound: bool = False,
     ) -> None:
         """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
         sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
@@ -163,13 +170,14 @@ class Policy:
         attempt before this one found to be needed as constants, by source.  ``whole``: there is no graph break.
         ``splits``: objects that sides of a branch on data leave, and that are no one value, are told apart by a flag;
         of 2, numbers, too, which the program may need as constants.  ``checks_decide``: no check on data is left to the
-        graph.
+        graph.  ``stays``: what is handed in is taken for the same at each call until it was another one;
+        ``is_bound``: so is the first argument, to which the callable is bound.
         """
         self.dynamic, self.history = dynamic, history
         self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
         self.several_modules, self.whole, self.splits = several_modules, whole, splits
-        self.checks_decide = checks_decide
+        self.checks_decide, self.stays, self.is_bound = checks_decide, stays, is_bound
         self.specialized: set[str] = set(specialized)
         self.changing: set[Source] = set()
         """Floats that this capture has made inputs."""
@@ -261,12 +269,24 @@ class Policy:
 
     def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
         """Whether a module may be another one on each call: there was another one before, or in what it is in, or
-        others are alike."""
-        return self._is_one_of_several(source) or self._is_another(source, module)
+        others are alike, or it is handed in and small."""
+        if self._is_one_of_several(source) or self._is_another(source, module):
+            return True
+        handed_in = self._is_handed_in(source) and has_few_tensors(module)
+        if handed_in:
+            self.history.expect_others(source)
+        return handed_in
 
     def fresh_parameter(self, source: Source, parameter: torch.nn.Parameter) -> bool:
-        """Whether a parameter may be another one on each call, as a module may."""
-        return self._is_one_of_several(source) or self._is_another(source, parameter)
+        """Whether a parameter may be another one on each call, as a module may; of those handed in, each by itself."""
+        if self._is_one_of_several(source) or self._is_another(source, parameter):
+            return True
+        return isinstance(source, LocalSource) and self._is_handed_in(source)
+
+    def _is_handed_in(self, source: Source) -> bool:
+        """Whether what is found in a place is the caller's choice at each call."""
+        root = source.root()
+        return not self.stays and isinstance(root, LocalSource) and not (self.is_bound and root.index == 0)
 
     def fresh_object(self, source: Source, found: object) -> bool:
         """Whether there was another object at its place before."""

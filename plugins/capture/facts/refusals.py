@@ -202,3 +202,31 @@ def _now(number: int | torch.SymInt) -> int:
     if not number.node.has_hint():
         raise _NotMade
     return int(number.node.hint)
+
+
+_ASK_HOW_MANY = frozenset(
+    {
+        "_nnz", "values", "_values", "indices", "_indices", "crow_indices", "col_indices", "ccol_indices",
+        "row_indices", "coalesce", "is_coalesced",
+    }
+)  # fmt: skip
+_OF_GIVEN_ELEMENTS = frozenset(
+    {
+        torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor, torch.sparse_bsr_tensor,
+        torch.sparse_bsc_tensor, torch.sparse_compressed_tensor,
+    }
+)  # fmt: skip
+_SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+def refuse_counts(target: Any, nodes: list[Any], fakes: list[Any]) -> None:
+    """Refuse what depends on how many elements a sparse tensor has, where data decide: its fake has none.
+
+    One that is made of indices and values has as many as these; one that an operation gives (``coalesce``,
+    ``to_sparse_csr``, a sum) has as many as come out.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name.partition(".")[0] not in _ASK_HOW_MANY or not fakes or not isinstance(fakes[0], torch.Tensor):
+        return
+    if fakes[0].layout in _SPARSE and nodes[0].target not in _OF_GIVEN_ELEMENTS:
+        raise Unsupported(f"{name} of a sparse tensor whose number of elements depends on data")

@@ -55,9 +55,10 @@ from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
+from turret.plugins.capture.values.identity_keys import IdentityKeys
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
-from turret.plugins.capture.values.modules import LocalModule
+from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.number_texts import operated_later, writes_text, written_later
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
@@ -100,6 +101,7 @@ class FrameTracer(Caller):
         self.arrays_made: list[Any] = []
         """Arrays that the program made of constants."""
         self.tensors_of_arrays: list[Value] = []
+        self.identity_keys = IdentityKeys(self)
         self.has_unread_keys = False
         """Whether a dict has a key that nobody can read yet."""
         self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
@@ -433,9 +435,10 @@ class FrameTracer(Caller):
         if self.merged and may_be_same(self, left, right):
             raise Unsupported("whether two tensors are one, which data decide")
         for local, other in ((left, right), (right, left)):
-            if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
+            if isinstance(local, LocalFunction) and isinstance(other.source, BoundSource):
                 local.constant()
-        unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
+        modules = isinstance(left, Module) and isinstance(right, Module)
+        unknown = modules or (type(left) is type(right) and not isinstance(left, (Constant, Symbolic)))
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
             self.guards.take("NOT_SAME", left.source, others=(right.source,))

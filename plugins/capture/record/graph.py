@@ -40,7 +40,7 @@ from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
-from turret.plugins.capture.facts.refusals import eager_error, refused_call
+from turret.plugins.capture.facts.refusals import eager_error, refuse_counts, refused_call
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.arguments import argument_of
 from turret.plugins.capture.record.fakes import (
@@ -188,6 +188,8 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
 
 def _check_input(real: torch.Tensor, records: bool) -> None:
     """Refuse a tensor that a graph cannot be given; ``records``: gradients are recorded somewhere in the frame."""
+    if real._base is not None and real._base.layout != torch.strided:
+        raise Unsupported(f"a view of a {real._base.layout} tensor as an input")
     if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
         kind = "quantized" if real.is_quantized else real.layout
         raise Unsupported(f"a {kind} tensor as an input")
@@ -548,6 +550,7 @@ class GraphRecorder:
         named_nodes, named_fakes = self._named(argument, target, kwargs)
         self._note_operator(target)
         _refuse_too_large(fakes)
+        refuse_counts(target, nodes, fakes)
         results = _shapes_in(named_fakes)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}

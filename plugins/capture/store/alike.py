@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from turret.hooks.context import CompileContext
 from turret.plugins.capture.facts import fingerprints
+from turret.plugins.capture.facts.module_tensors import (
+    DEPTH,
+    addresses_are_held,
+    children,
+    has_few_tensors,
+    own_tensors,
+)
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.store.unit import CompileUnit
-
-MOST_TENSORS = 64
-"""Parameters and buffers of a module that may share units: a unit for several modules fetches them at each call."""
 
 
 @attrs.define(eq=False, weakref_slot=True)
@@ -61,10 +61,7 @@ def find_alike(
     than a second capture costs.
     """
     config, hooks = context.config, context.hooks
-    if config.cudagraphs or config.cudagraph_after_calls:
-        return None
-    tensors = list(itertools.islice(_tensors(module, _DEPTH), MOST_TENSORS + 1))
-    if len(tensors) > MOST_TENSORS or any(map(is_lazy, tensors)):
+    if addresses_are_held(config) or not has_few_tensors(module):
         return None
     key = (root, repr(config), id(hooks), *asked_for, id(type(module)), outline(module))
     group = _groups.get(key)
@@ -74,34 +71,14 @@ def find_alike(
     return group
 
 
-_DEPTH = 12
-"""Modules within modules that are looked at; they may contain each other."""
-
-
-def _tensors(module: nn.Module, depth: int) -> Iterator[torch.Tensor]:
-    yield from (tensor for _, tensor in _own_tensors(module))
-    for _, child in _children(module, depth):
-        yield from _tensors(child, depth - 1)
-
-
-def _own_tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    own = vars(module)
-    return [(n, p) for part in ("_parameters", "_buffers") for n, p in own.get(part, {}).items() if p is not None]
-
-
-def _children(module: nn.Module, depth: int) -> list[tuple[str, nn.Module]]:
-    children = vars(module).get("_modules", {}) if depth else {}
-    return [(name, child) for name, child in children.items() if isinstance(child, nn.Module)]
-
-
 def outline(module: nn.Module) -> str:
     """A digest of a module's classes, training flags, and its tensors' names, shapes, dtypes and ``requires_grad``."""
-    return hashlib.sha256("\n".join(_lines(module, _DEPTH)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_lines(module, DEPTH)).encode()).hexdigest()
 
 
 def _lines(module: nn.Module, depth: int) -> list[str]:
-    shapes = [(n, tuple(p.shape), str(p.dtype), p.requires_grad) for n, p in _own_tensors(module)]
+    shapes = [(n, tuple(p.shape), str(p.dtype), p.requires_grad) for n, p in own_tensors(module)]
     lines = [f"{fingerprints.name_of(type(module))} {vars(module).get('training')} {shapes}"]
-    for name, child in _children(module, depth):
+    for name, child in children(module, depth):
         lines += [name, *_lines(child, depth - 1)]
     return lines

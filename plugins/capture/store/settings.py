@@ -107,6 +107,8 @@ class Settings:
     asked: bool = False
     """Whether a frame of the callable itself was looked at."""
     modules: ByIdentity[dict[types.CodeType, FrameCache]] = attrs.field(factory=ByIdentity)
+    is_bound: bool = False
+    """Whether the callable's first argument is an object that it is bound to."""
     alike: Alike | None = None
     """What it shares with modules that are compiled in the same way; None where it shares nothing."""
 
@@ -118,6 +120,10 @@ class Settings:
     def _share(self) -> None:
         if self.alike is not None:
             self.root = FrameCache(shared=self.alike.units, history=self.alike.history)
+
+    def binds(self, history: History) -> bool:
+        """Whether the first argument of frames with this history is what the callable is bound to."""
+        return self.is_bound and history is self.root.history
 
     @functools.cached_property
     def stored_under(self) -> str | None:

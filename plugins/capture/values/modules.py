@@ -46,6 +46,7 @@ class Module(Instance):
         return False
 
     def key(self, t: Tracer) -> Any:
+        t.identity_keys.note(self)
         return self.object
 
     def fallback_attr(self, t: Tracer, name: str) -> Value:
@@ -176,10 +177,6 @@ class LocalModule(Module):
             self.is_pinned = True
             held = WeakSource(str(self.source), self.object)
             self.t.guards.take("IS", self.source, others=(held,))
-
-    def key(self, t: Tracer) -> Any:
-        self.pin()
-        return self.object  # changed or not, it is the same one
 
     def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.get_attr(t, "forward"), args, kwargs)

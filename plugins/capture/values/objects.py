@@ -77,6 +77,7 @@ class Instance(Value):
     def key(self, t: Tracer) -> Any:
         method = look_up(t, self.kind, "__hash__")[1]
         if method is object.__hash__ and look_up(t, self.kind, "__eq__")[1] is object.__eq__:
+            t.identity_keys.note(self)
             return self
         if isinstance(method, types.FunctionType):
             return _HashedInstance(t, self)

@@ -162,6 +162,7 @@ class Tensor(Value):
         return type(self.real) if self.real is not None else torch.Tensor
 
     def key(self, t: Tracer) -> Any:
+        t.identity_keys.note(self)
         return self
 
     def describe(self) -> str:

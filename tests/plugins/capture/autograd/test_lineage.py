@@ -81,6 +81,10 @@ def test_a_module_that_keeps_what_it_computed_until_its_weight_changes():
         lambda x: (x.data.add_(1), x._version)[1],
         lambda x: ((y := x * 2).data.add_(1), y._version)[1],
         lambda x: x.detach()._version,
+        lambda x: ((y := x.data).mul_(2), y._version, x._version)[1:],
+        lambda x: ((y := x * 1), (z := y.data).zero_(), y.mul_(2), z._version, y._version)[3:],
+        lambda x: (x.data.add_(1), (y := x.data).add_(1), y._version, x._version)[2:],
+        lambda x: ((y := x.data).unsqueeze_(0).add_(1), y._version, x._version)[1:],
     ],
 )
 def test_counts_that_memory_does_not_tell_are_pythons_to_read(program):
@@ -146,3 +150,16 @@ def test_counts_of_tensors_in_one_memory_begin_with_what_each_came_with():
             beside.add_(1)
         for other in (beside, x.data):
             assert observed(x, other)[0] == x._version - 1 - (other._version - (other is beside))
+
+
+def test_a_tensor_whose_data_were_set_has_the_count_of_its_own_writes():
+    def program(x):
+        x.data = torch.zeros(4)
+        x.add_(1)
+        x.data = x.data * 2
+        return x._version, x + 1
+
+    observed, mine, plain = Observed(program), torch.ones(4), torch.ones(4)
+    for _ in range(2):
+        assert_same(observed(mine), program(plain))
+        assert_same((mine, mine._version), (plain, plain._version))

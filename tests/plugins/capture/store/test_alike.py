@@ -16,6 +16,7 @@ import turret
 from turret.hooks import plugin_manager
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.dispatching.entry import turret_capture
+from turret.plugins.capture.facts import module_tensors
 from turret.plugins.capture.store import alike
 
 
@@ -109,7 +110,7 @@ def test_other_shapes_and_recorded_graphs_share_nothing(mode: str | None) -> Non
 
 
 def test_large_models_share_nothing() -> None:
-    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(alike.MOST_TENSORS // 2 + 1)))
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(module_tensors.MOST_TENSORS // 2 + 1)))
     assert turret.compile(model)._turret_call.turret_settings.alike is None
 
 
