@@ -138,7 +138,7 @@ def timings(report: Report) -> None:
     for title, run in (
         ("tiny kernels", lambda: timing.launch_cost(systems())),
         ("memory-bound kernels", lambda: timing.bandwidth_table(systems(), report.alive)),
-        ("of dynamic sizes", lambda: timing.kernel_table(dynamic_systems(), report.alive)),
+        ("of dynamic sizes", lambda: timing.dynamic_table(dynamic_systems(), report.alive)),
         ("models", lambda: timing.model_table(systems(), report.alive)),
         ("first training step of 12 blocks", lambda: timing.compile_times(__spec__.name)),
     ):

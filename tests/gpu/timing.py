@@ -145,6 +145,11 @@ def kernel_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> flo
     return peak
 
 
+def dynamic_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> None:
+    """The same of ``systems`` that compile for any size."""
+    kernel_table(systems, alive)
+
+
 def _compiled_call(compiler: Callable, run: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:
     return _bind(compiler(run), args)
 

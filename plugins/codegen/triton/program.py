@@ -23,7 +23,7 @@ from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tilin
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.tiles.split import split
-from turret.plugins.codegen.triton.tiles.tiling import Tiling, serial_tile, tile
+from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, serial_tile, tile
 
 
 def emit(
@@ -78,15 +78,26 @@ def _write(
     made = _written(kernel, emitter, waits, given)
     if rivals is not None and not made.sizes:
         return attrs.evolve(made, rivals=_rivals(kernel, emitter.tiling, rivals, waits, given))
+    return _with_faster(kernel, emitter, made, waits, given)
+
+
+def _with_faster(
+    kernel: Kernel, emitter: Emitter, made: TritonKernel, waits: bool, given: frozenset[str]
+) -> TritonKernel:
+    """A kernel for sizes like those that the graph was made for, with ``made``, which is for any, beside it."""
+    tiling = emitter.tiling
+    hints = tiling.nest.hints
     divisible = multiples(made.sizes, hints)
     # A symbol without a hint may be the bits of a float.
     known = bool(made.sizes) and hints.keys() >= set(made.sizes)
     narrow = narrow_sizes(emitter.facts) if known and emitter.wide and sizes_fit(emitter.sizes, hints) else None
-    if not divisible and narrow is None:
+    held = held_rows(tiling) if known else None
+    if not divisible and narrow is None and held is None:
         return made
-    faster = Emitter(emitter.tiling, narrow=narrow is not None)
+    faster = Emitter(tiling if held is None else held[0], narrow=narrow is not None)
     fast = _written(kernel, faster, waits, given)
-    assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible)
+    ends = [] if held is None else [held[1]]
+    assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
     if not assumes:
         return made
     parameters = frozenset(faster.symbols[name] for name in divisible)

@@ -42,8 +42,8 @@ def sizes_fit(sizes: Iterable[Size], hints: Mapping[str, int]) -> bool:
     return all(end is not None and abs(end) < NARROW for end in found)
 
 
-def conditions(narrow: Iterable[Size], divisible: Iterable[str]) -> tuple[str, ...] | None:
-    """Expressions over size symbols that are zero or less where a kernel may run.
+def conditions(narrow: Iterable[Size], divisible: Iterable[str], ends: Iterable[Size] = ()) -> tuple[str, ...] | None:
+    """Expressions over size symbols that are zero or less where a kernel may run, ``ends`` among them.
 
     None where there are too many, or some that cannot be computed.
     """
@@ -54,6 +54,7 @@ def conditions(narrow: Iterable[Size], divisible: Iterable[str]) -> tuple[str, .
     texts = [f"-{symbol.name}" for symbol in sorted(symbols, key=str) if not symbol.is_nonnegative]
     try:
         texts += [f"{size_text(part, str)} - {NARROW}" for part in parts if part not in products]
+        texts += [size_text(end, str) for end in ends]
     except UnsupportedError:
         return None
     texts += [f"{name} % {MULTIPLE}" for name in divisible]

@@ -17,7 +17,7 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Size, Var, hinted, product, unflatten
+from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
@@ -261,6 +261,11 @@ def moved_values(nest: Nest) -> list[torch.dtype]:
     return [nest.tensors[name].dtype for name in large]
 
 
+def has_moments(nest: Nest) -> bool:
+    """Whether moments of the row are among what is computed."""
+    return any(_is_row(nest, node) and node.payload.kind == "welford" for node in walk(*nest.roots))
+
+
 def is_walked_once(nest: Nest) -> bool:
     """Whether reductions of the row and what is stored along it need no result of the row."""
     along = [root for store in _stored_along(nest) for root in store.roots]
@@ -374,7 +379,22 @@ def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config,
 # ---------------------------------------------------------------- reductions
 
 
-def _reduction(nest: Nest) -> Tiling:
+def held_rows(tiling: Tiling) -> tuple[Tiling, Size] | None:
+    """As a tiling that walks rows of symbolic length, with a block that holds such as were there when the graph was
+    made, and what is zero or less for those that it holds; None where a loop reads no more, or they were too long."""
+    nest = tiling.nest
+    other = tiling.persistent or tiling.matrix is not None or tiling.serial or nest.swept
+    if other or not nest.inner or _phases(nest) == 1:
+        return None
+    made = _reduction(nest, held=True)
+    row = made.tiles[-1].extent
+    if isinstance(row, int) or not made.persistent or not made.along_row:
+        return None
+    return made, size(row - dict(made.configs[0].constants)["RBLOCK"])
+
+
+def _reduction(nest: Nest, held: bool = False) -> Tiling:
+    """``held``: rows of symbolic length count as no longer than they were."""
     typical = _typical(nest)
     outer, inner = _by_stride(nest.outer, typical, nest.hints), nest.inner
     if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
@@ -385,11 +405,12 @@ def _reduction(nest: Nest) -> Tiling:
     row = tiles[-1].extent
     shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
     longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
-    persistent = isinstance(row, int) and row <= longest
+    known = hinted(row, nest.hints) if held else row
+    persistent = isinstance(known, int) and known <= longest
     if shared:
         made = _shared_configs(row, persistent)
     elif persistent:
-        made = _persistent_configs(tiles, along_row, nest.hints)
+        made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
     else:
         made = _looped_configs(tiles, along_row, nest)
     configs = _even_first(tiles, made)
@@ -469,8 +490,8 @@ def _phases(nest: Nest) -> int:
     return rows + bool(_stored_along(nest))
 
 
-def _persistent_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str, int]) -> list[Config]:
-    row = power_of_two(tiles[-1].extent)
+def _persistent_configs(tiles: tuple[Tile, ...], row: int, along_row: bool, hints: Mapping[str, int]) -> list[Config]:
+    """``row``: the block of a row."""
     if len(tiles) == 1:
         return [_config({"RBLOCK": row}, w) for w in _warps(row)]
     extent = tiles[0].extent
@@ -523,7 +544,8 @@ def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int,
     """Blocks of columns that are walked in a loop, or such that give programs where there are few columns."""
     if columns < FEW_COLUMNS:
         return (16, 128, 4), (16, 256, 8), (32, 64, 4), (16, 64, 4)
-    return (walked.columns, walked.rows, 8), (32, 128, 8), (64, 64, 8), (32, 64, 4)
+    warps = min(8, walked.columns * walked.rows // 512)
+    return (walked.columns, walked.rows, warps), (32, 128, 8), (64, 64, 8), (32, 64, 4)
 
 
 @attrs.frozen
@@ -541,6 +563,10 @@ class WalkedColumns:
     resident: int
 
 
+WALKED_IN_PART = WalkedColumns(32, 64, 16)
+"""Where the last block of rows is one in part: masks take registers, too."""
+
+
 def walked_columns(nest: Nest) -> WalkedColumns:
     """The shape nearest to the best over eight sizes from 8192 x 768 to 200704 x 256 on an H200.
 
@@ -550,8 +576,12 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     """
     moved = moved_values(nest)
     many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
-    if len(moved) > 1:
-        return WalkedColumns(32, 128, 4)
-    if any(dtype.itemsize > 2 for dtype in moved):
-        return WalkedColumns(32, 256, 8 if many else 2)
-    return WalkedColumns(64 if many else 32, 256, 2)
+    reductions = sum(_is_row(nest, node) for node in walk(*nest.roots))
+    if len(moved) > 1 or reductions > 1 or has_moments(nest):  # each keeps blocks of results in registers
+        walked = WalkedColumns(32, 128, 4)
+    elif any(dtype.itemsize > 2 for dtype in moved):
+        walked = WalkedColumns(32, 256, 8 if many else 2)
+    else:
+        walked = WalkedColumns(64 if many else 32, 256, 2)
+    length = product(v.extent for v in nest.inner)
+    return walked if isinstance(length, int) and length % walked.rows == 0 else WALKED_IN_PART

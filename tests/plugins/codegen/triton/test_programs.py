@@ -213,6 +213,17 @@ def test_kernels_of_symbolic_sizes_are_right_for_sizes_unlike_the_first(program:
     assert pairs and all(kernel.assumes for kernel in pairs)
 
 
+@pytest.mark.parametrize("program", [norm_block, cross_entropy])
+def test_rows_of_symbolic_length_are_right_up_to_the_block_that_holds_them_and_behind_it(program: Callable) -> None:
+    codegen = InterpretedCodegen()
+    function = compiled(program, codegen, dynamic=True)
+    for rows, columns in ((9, 50), (7, 64), (5, 65), (3, 7), (2, 130)):
+        arguments = leaves((rows, columns), (columns,), (columns,))
+        torch.testing.assert_close(function(*arguments), program(*arguments), rtol=1e-4, atol=1e-5)
+    held = [kernel for kernel in codegen.kernels.values() if any("-64" in text for text in kernel.assumes)]
+    assert held and all("for " not in kernel.source for kernel in held)
+
+
 def test_an_index_out_of_range_raises() -> None:
     table = torch.randn(5, 8)
     function = compiled(lambda t, i: F.embedding(i, t) * 2)

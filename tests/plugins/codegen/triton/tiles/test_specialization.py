@@ -77,6 +77,22 @@ def test_sizes_near_the_end_of_32_bits_have_no_kernel_of_32_bits() -> None:
     assert emitted({"s0": (1 << 17) + 1, "s1": (1 << 15) + 1}).otherwise is None
 
 
+def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked() -> None:
+    kernel, declarations = row_kernel(row_sum=True)
+    (store,) = kernel.stores
+    (j,), total = kernel.inner, store.expr
+    share = call("div", load("x", (kernel.outer[0].index, j.index), BF16), total)
+    y = attrs.evolve(declarations["x"], name="y")
+    shares = attrs.evolve(kernel, stores=(Store("y", (kernel.outer[0].index, j.index), share, None),))
+    for columns, block in ((512, 512), (500, 512), (513, 1024)):
+        (made,) = emit(shares, {**declarations, "y": y}, DeviceProperties(), {"s0": 4096, "s1": columns})
+        assert all(dict(config.constants)["RBLOCK"] == block for config in made.configs) and "for " not in made.source
+        assert made.chosen_for({"s0": 16, "s1": block}) is made
+        assert made.chosen_for({"s0": 4096, "s1": block + 16}) is made.otherwise and "for " in made.otherwise.source
+    (long,) = emit(shares, {**declarations, "y": y}, DeviceProperties(), {"s0": 4096, "s1": 1 << 17})
+    assert "for " in long.source
+
+
 def _widest_load(kernel: TritonKernel) -> int:
     """Bits of the widest load from global memory."""
     pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
