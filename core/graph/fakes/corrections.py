@@ -279,6 +279,15 @@ def _added_product(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     return run(args, kwargs)
 
 
+def _written_elementwise(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """What is computed in place must fit the tensor's dtype in kind, which torch's fakes do not ask of all."""
+    to = args[0]
+    dtype = functools.reduce(torch.promote_types, (torch.result_type(to, v) for v in args[1:]), to.dtype)
+    if not torch.can_cast(dtype, to.dtype):
+        raise RuntimeError(f"a result of {dtype} cannot be cast to {to.dtype}, which it is written to")
+    return run(args, kwargs)
+
+
 def _of_one_shape(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """The gradient of a softmax is elementwise of two tensors of one shape, which torch's fakes broadcast."""
     if not _may_equal(args[0].shape, args[1].shape):
@@ -524,6 +533,11 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten.addmm_.default: _added_to,
     aten.addmv_.default: _added_to,
     aten.addr_.default: _added_to,
+    aten.add_.Tensor: _written_elementwise,
+    aten.sub_.Tensor: _written_elementwise,
+    aten.mul_.Tensor: _written_elementwise,
+    aten.addcmul_.default: _written_elementwise,
+    aten.addcdiv_.default: _written_elementwise,
     aten.multi_margin_loss.default: _margin_loss,
     aten.multilabel_margin_loss_forward.default: _margin_loss,
     aten.multi_margin_loss_backward.default: _gradient_of_scores,

@@ -353,3 +353,30 @@ def test_an_input_that_is_squeezed_in_place_crashes_nothing(name: str, dynamic: 
 
     x = torch.randn(3, 2, 4, requires_grad=True)
     torch.testing.assert_close(turret.compile(program, dynamic=dynamic)(x.clone()), program(x.clone()))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s, x: s.mul_(x),
+        lambda s, x: s.mul_(x.sum()),
+        lambda s, x: s.addcmul_(x, x),
+        lambda s, x: s.addcdiv_(x, x),
+        lambda s, x: s.add_(x * 1j),
+        lambda s, x: s.sub_(x * 1j),
+    ],
+)
+def test_a_write_of_values_of_another_kind_is_refused_where_the_program_handles_it(write: Callable) -> None:
+    def program(x: Tensor, y: Tensor) -> tuple:
+        y.copy_(x * 2)
+        said = ""
+        try:
+            write(x.detach().int(), x.detach())
+        except RuntimeError as error:
+            said = str(error)
+        return x + 1, said
+
+    for run in (program, turret.compile(program), turret.compile(program, fullgraph=True)):
+        x, y = torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3)
+        result, said = run(x, y)
+        assert "can't be cast" in said and torch.equal(y, 2 * x) and torch.equal(result, x + 1)
