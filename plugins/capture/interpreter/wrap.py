@@ -230,7 +230,11 @@ def _function(t: Tracer, object: Any, source: Source) -> Value:
     original = disabled_original(object)
     fresh = not isinstance(source, BoundSource) and t.policy.fresh_function(source, original or object)
     if not fresh or (original is None and not _is_plain_function(object)):
-        return known(Function)(t, object, source)
+        if isinstance(source, BoundSource) or "<locals>" not in object.__qualname__:
+            return known(Function)(t, object, source)
+        held = WeakSource(object.__qualname__, object)  # what was made in a call is not to outlive its caller's use
+        t.guards.take("IS", source, others=(held,))
+        return Function(object, held)
     if original is not None:
         marks = AttrSource(source, "__dict__")
         t.guards.take("ID", ItemSource(marks, DISABLED), True)

@@ -110,7 +110,7 @@ class Known(Callable_):
         return t.wrap(found, AttrSource(self.source, name))
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.constant(self.object)
+        return r.source(self.source) if isinstance(self.source, WeakSource) else r.constant(self.object)
 
 
 _OF_CALLS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})

@@ -405,3 +405,27 @@ def test_an_argument_of_a_call_that_raises_ends_with_its_exception(statement, be
                 assert ends(compiled)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_functions_that_a_call_made_and_left_with_its_caller_are_not_kept(marked):
+    def program(x, items):
+        def made(value):
+            return x + value
+
+        if marked:
+            made.mark = 1
+        known = [item for item in items if item == 3]
+        items.append(made)
+        return x * 2 + len(known)
+
+    compiled, held = turret.compile(program), []
+    for count in (1, 1, 1, 2):
+        items = []
+        for _ in range(count + 1):
+            x = torch.ones(3)
+            compiled(x, items)
+            held.append(weakref.ref(x))
+        del x, items
+    gc.collect()
+    assert not [reference for reference in held if reference() is not None]
