@@ -7,9 +7,10 @@ mode takes the history from a view (``turret.torch_compat.autograd.is_leaf``).
 from __future__ import annotations
 
 import enum
+import itertools
 import reprlib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,12 @@ class _Short(reprlib.Repr):
         kind = type(x)
         if isinstance(x, torch.Tensor):
             return f"a tensor of {x.dtype}{list(x.shape)}"
-        if kind in (list, tuple, dict, set, frozenset, str, int):
+        if kind in (list, tuple, str, int):
             return super().repr1(x, level)
+        if kind is dict:
+            return self._dict(x, level)
+        if kind in (set, frozenset):
+            return self._set(x, level)
         if kind in _SHOWN:
             return self.repr_instance(x, level)
         if isinstance(x, type):
@@ -49,23 +54,22 @@ class _Short(reprlib.Repr):
             return f"a {kind.__qualname__}"
         return f"<{kind.__qualname__} object>"
 
-    def repr_set(self, x: set[Any], level: int) -> str:
-        return f"{{{self._items(x, level)}}}" if x else "set()"
+    def _set(self, x: set[Any] | frozenset[Any], level: int) -> str:
+        shown = f"{{{self._items(x, level)}}}" if x else ""
+        return shown if shown and type(x) is set else f"{type(x).__name__}({shown})"
 
-    def repr_frozenset(self, x: frozenset[Any], level: int) -> str:
-        return f"frozenset({{{self._items(x, level)}}})" if x else "frozenset()"
+    def _dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        shown = (f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in x.items())
+        more = ["..."] if len(x) > self.maxdict else []
+        return f"{{{', '.join([*itertools.islice(shown, self.maxdict), *more])}}}"
 
-    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        pairs = list(x.items())
-        shown = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in pairs[: self.maxdict]]
-        return f"{{{', '.join([*shown, *['...'] * (len(pairs) > self.maxdict)])}}}" if level > 0 else "{...}"
-
-    def _items(self, items: Iterable[Any], level: int) -> str:
+    def _items(self, items: Collection[Any], level: int) -> str:
         if level <= 0:
             return "..."
-        found = list(items)
-        shown = [self.repr1(item, level - 1) for item in found[: self.maxset]]
-        return ", ".join([*shown, *["..."] * (len(found) > self.maxset)])
+        more = ["..."] if len(items) > self.maxset else []
+        return ", ".join([*(self.repr1(item, level - 1) for item in itertools.islice(items, self.maxset)), *more])
 
 
 _short = _Short()
