@@ -42,7 +42,7 @@ class _Short(reprlib.Repr):
             return self._dict(x, level)
         if kind in (set, frozenset):
             return self._set(x, level)
-        if kind in _SHOWN:
+        if kind in _SHOWN or kind.__module__.startswith("turret."):
             return self.repr_instance(x, level)
         if isinstance(x, type):
             return type.__repr__(x)

@@ -118,7 +118,7 @@ class Perturbed(TorchDispatchMode):
     def _as_other_kernels(self, call: _Call, result: Any) -> Any:
         """The result as another formula or another order of its sums has it, before it is moved."""
         if self._alike and not call.func._schema.is_mutable:
-            result = _with_equal_errors(call, result)
+            result = _with_equal_errors(call, _more_exact(call, result) if self._sums else result)
         if call.name == "_log_softmax":
             row = call.args[0]
             result = result + (self._move(row) - row).nan_to_num(0, 0, 0)  # not of infinities
@@ -254,7 +254,6 @@ class _Call:
 
 def _with_equal_errors(call: _Call, result: Any) -> Any:
     """The result as other kernels and other orders of operations may have it where equal elements err alike."""
-    result = _more_exact(call, result)
     for names, freedom in _FREEDOMS:
         if call.name in names:
             result = freedom(call, result)
