@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import warnings
 
 import pytest
@@ -176,11 +175,8 @@ def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
 
 
 @pytest.fixture
-def alone():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
