@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from turret.graph.dtypes import HALF
+from turret.graph.op_traits import is_random_op
 from turret.graph.scalar_ops import aten_ops
 from turret.torch_compat.dispatch import TorchDispatchMode
 from turret.torch_compat.trees import pytree
@@ -268,7 +269,7 @@ def _more_exact(call: _Call, result: Any) -> Any:
     which each further one rounds to itself.  Operands are rounded first where a dtype was asked for.  What draws
     numbers, or has no kernel for float64, is left as it is.
     """
-    if torch.Tag.nondeterministic_seeded in call.func.tags:
+    if is_random_op(call.func):
         return result
     kwargs = {name: value for name, value in call.kwargs.items() if name != "dtype"}
     asked = call.kwargs.get("dtype")

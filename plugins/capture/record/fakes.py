@@ -1,4 +1,4 @@
-"""Fake twins of the tensors that a capture meets, and fake results of calls that are not made on fakes."""
+"""Which tensors a graph can be given, their fake twins, and fake results of calls that are not made on fakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from turret.graph.fakes.corrections import CorrectedFakeTensorMode
 from turret.plugins.capture.errors import Unsupported
-from turret.torch_compat.fakes import MetaTensorDescriber
+from turret.torch_compat.autograd import is_leaf
+from turret.torch_compat.fakes import FakeTensor, MetaTensorDescriber, is_functional_tensor, is_functorch_wrapper
 
 
 def fake_mode_without_gradients(shape_env: ShapeEnv) -> CorrectedFakeTensorMode:
@@ -39,6 +40,26 @@ def is_recorded_in_part(real: Any) -> bool:
 def recorded_in_part() -> Unsupported:
     """That a graph is not given such a tensor."""
     return Unsupported("an inference tensor that requires gradients, of which eager records some operations")
+
+
+def check_input(real: torch.Tensor, records: bool) -> None:
+    """Refuse a tensor that a graph cannot be given; ``records``: gradients are recorded somewhere in the frame."""
+    if real._base is not None and real._base.layout != torch.strided:
+        raise Unsupported(f"a view of a {real._base.layout} tensor as an input")
+    if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
+        kind = "quantized" if real.is_quantized else real.layout
+        raise Unsupported(f"a {kind} tensor as an input")
+    if real._is_zerotensor():
+        raise Unsupported("a tensor of zeros that has no memory")
+    if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
+        raise Unsupported("a tensor inside another transformation")
+    if records and is_recorded_in_part(real) and not torch.is_inference_mode_enabled():
+        raise recorded_in_part()
+    if real._is_view():
+        try:
+            is_leaf(real)
+        except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
+            raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
 
 
 def fake_outputs(examples: Sequence[torch.Tensor], inputs: Sequence[Any], differentiable: Sequence[bool]) -> tuple:

@@ -43,11 +43,7 @@ from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.refusals import eager_error, refuse_counts, refused_call
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.arguments import argument_of
-from turret.plugins.capture.record.fakes import (
-    fake_mode_without_gradients,
-    is_recorded_in_part,
-    recorded_in_part,
-)
+from turret.plugins.capture.record.fakes import check_input, fake_mode_without_gradients
 from turret.plugins.capture.record.histories import FreedGraphs, HookedModules, RetainedGradients
 from turret.plugins.capture.record.memory import guard_offsets, is_empty_and_new
 from turret.plugins.capture.record.overflow import LEAST, MOST
@@ -64,13 +60,10 @@ from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.values.torch_generators import TorchGenerator
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
-from turret.torch_compat.autograd import is_leaf, set_version_counters
+from turret.torch_compat.autograd import set_version_counters
 from turret.torch_compat.dispatch import enable_python_dispatcher, no_dispatch
 from turret.torch_compat.fakes import (
     DynamicOutputShapeException,
-    FakeTensor,
-    is_functional_tensor,
-    is_functorch_wrapper,
 )
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
@@ -186,26 +179,6 @@ def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: A
     return node
 
 
-def _check_input(real: torch.Tensor, records: bool) -> None:
-    """Refuse a tensor that a graph cannot be given; ``records``: gradients are recorded somewhere in the frame."""
-    if real._base is not None and real._base.layout != torch.strided:
-        raise Unsupported(f"a view of a {real._base.layout} tensor as an input")
-    if real.layout != torch.strided or real.is_quantized or is_functional_tensor(real):
-        kind = "quantized" if real.is_quantized else real.layout
-        raise Unsupported(f"a {kind} tensor as an input")
-    if real._is_zerotensor():
-        raise Unsupported("a tensor of zeros that has no memory")
-    if is_functorch_wrapper(real) or isinstance(real, FakeTensor):
-        raise Unsupported("a tensor inside another transformation")
-    if records and is_recorded_in_part(real) and not torch.is_inference_mode_enabled():
-        raise recorded_in_part()
-    if real._is_view():
-        try:
-            is_leaf(real)
-        except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
-            raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
-
-
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
@@ -270,7 +243,7 @@ class GraphRecorder:
 
         ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
         """
-        _check_input(real, self.t.state.records)
+        check_input(real, self.t.state.records)
         self._check_base(real)
         held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))

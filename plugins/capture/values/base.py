@@ -292,9 +292,9 @@ class Tracer(Protocol):
     arrays_read: list[torch.Tensor]
     arrays_made: list[Any]
     tensors_of_arrays: list[Value]
+    """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     has_unread_keys: bool
     identity_keys: Any
-    """What ``torch.from_numpy`` made of arrays that the graph computes, or of parts of them."""
     copied_views: list[list[tuple[torch.Tensor, int]]]
     leaves_checks: bool
     merged: list[Any]

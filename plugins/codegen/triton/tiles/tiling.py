@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import torch
@@ -254,10 +254,14 @@ def moved_values(nest: Nest) -> list[torch.dtype]:
     along = _stored_along(nest) if is_walked_once(nest) else []
     first = [operand for operand in _row_operands(nest) if not any(_is_row(nest, node) for node in walk(operand))]
     values = [root for store in along for root in store.roots]
-    accesses = {(node.tensor, node.coords[0]): None for node in walk(*first, *values) if node.op == "load"}
-    accesses |= {(store.tensor, store.offset): None for store in along}
+    reads = [(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"]
+    return _moved(nest, [*reads, *((store.tensor, store.offset) for store in along)])
+
+
+def _moved(nest: Nest, accesses: Iterable[tuple[str, Index]]) -> list[torch.dtype]:
+    """The types of what distinct accesses move of a point; those that many points share are left out."""
     total = math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
-    large = (name for name, offset in accesses if 2 * _points(offset, nest.loops, nest.hints) > total)
+    large = (name for name, at in dict.fromkeys(accesses) if 2 * _points(at, nest.loops, nest.hints) > total)
     return [nest.tensors[name].dtype for name in large]
 
 
@@ -354,9 +358,10 @@ def _pointwise_configs(tiles: tuple[Tile, ...], nest: Nest) -> tuple[Config, ...
 def _moves_little(nest: Nest) -> bool:
     """Whether a point reads two values at most, of 16 bits like those that it writes; shared ones are left out."""
     reads, writes = nest.accesses()
-    total = math.prod(estimate(v.extent, nest.hints) for v in nest.outer)
-    large = [access for access in dict.fromkeys(reads) if 2 * _points(access[1], nest.outer, nest.hints) > total]
-    return len(large) <= 2 and all(nest.tensors[name].dtype.itemsize <= 2 for name, _ in (*large, *writes))
+    moved = _moved(nest, reads)
+    return len(moved) <= 2 and all(
+        dtype.itemsize <= 2 for dtype in (*moved, *(nest.tensors[n].dtype for n, _ in writes))
+    )
 
 
 def _config(blocks: dict[str, int], warps: int, stages: int = 1) -> Config:
@@ -527,7 +532,7 @@ def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest) -> lis
     seen = hinted(row, hints)
     shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(estimate(tiles[0].extent, nest.hints), walked_columns(nest))
+        shapes = _column_shapes(estimate(tiles[0].extent, hints), walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
