@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import turret
 from turret.testing import Mismatch, assert_same
 from turret.testing.comparison.compare import summary_of
 from turret.testing.comparison.observe import observe
-from turret.testing.corpus.op_table import Case, samples, skip_reason
+from turret.testing.corpus.op_table import Case, samples, skip_reason, with_derived_sizes
 from turret.testing.kit.subject import Observer
 
 
@@ -40,8 +41,9 @@ RIGHT = ("ok", "skipped", "eager raises")
 """Statuses that are no fault of the compiler."""
 
 
-def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[str, Any]:
-    """The outcome of one case as JSON: ``status``, ``message``, counts of kernels and externs.
+def check_case(case: Case, subject: Subject, count: int, forward: bool, derived: bool = False) -> dict[str, Any]:
+    """The outcome of one case as JSON: ``status``, ``message``, counts of kernels and externs; ``derived``: of samples
+    with sizes that are computed.
 
     ``status`` is ``"ok"``, ``"wrong"``, ``"crash"`` (raised where eager does not), ``"skipped"`` with the reason,
     or ``"eager raises"`` when eager takes none of the samples.
@@ -51,7 +53,8 @@ def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[
     subject.reset()
     backward = "all" if case.differentiable and not forward else "none"
     status, message, compared = "ok", "", 0
-    for sample in samples(case, count):
+    programs = samples(case, count)
+    for sample in itertools.chain.from_iterable(map(with_derived_sizes, programs)) if derived else programs:
         expected = observe(sample.function, sample.make_inputs(), backward).error
         if expected is not None:
             message = f"eager raised {type(expected).__name__}: {summary_of(expected)}"

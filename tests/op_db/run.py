@@ -32,6 +32,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--compiler", default="turret", choices=("turret", "inductor", "aot_eager", "eager"))
     parser.add_argument("--option", action="append", default=[], metavar="KEY=JSON", help="an option of the compiler")
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols from the first call on")
+    parser.add_argument(
+        "--derived", action="store_true", help="sizes are computed, and are 0 and 1, too; --dynamic with it"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--samples", type=int, default=2, help="samples of each operation and dtype")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases, such as '^add:float32'")
@@ -52,8 +55,12 @@ def work(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     table = {case.id: case for case in cases(options.device)}
     pairs = (text.partition("=") for text in options.option)
-    subject = Subject(options.compiler, {key: json.loads(value) for key, _, value in pairs}, options.dynamic)
-    serve(lambda job: check_case(table[job], subject, options.samples, options.forward), options.timeout)
+    subject = Subject(
+        options.compiler, {key: json.loads(value) for key, _, value in pairs}, options.dynamic or options.derived
+    )
+    serve(
+        lambda job: check_case(table[job], subject, options.samples, options.forward, options.derived), options.timeout
+    )
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------

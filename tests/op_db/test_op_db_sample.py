@@ -40,3 +40,11 @@ def test_eager_agrees_with_itself(case: Case):
 def test_turret_agrees_with_eager(case: Case):
     outcome = check_case(case, Subject("turret", {}), count=1, forward=False)
     assert outcome["status"] in RIGHT, outcome["message"]
+
+
+@pytest.mark.parametrize("name", ["add", "cat", "flip", "matmul", "roll", "softmax", "sum", "topk"])
+@pytest.mark.thorough
+def test_turret_agrees_with_eager_where_sizes_are_computed(name: str):
+    case = next(case for case in CASES if case.id == f"{name}:float32")
+    outcome = check_case(case, Subject("turret", {}, dynamic=True), count=1, forward=False, derived=True)
+    assert outcome["status"] in RIGHT, outcome["message"]

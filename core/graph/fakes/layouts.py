@@ -391,7 +391,7 @@ def _flipped(out: FakeTensor, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _rolled(out: FakeTensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     if uses_host_kernels(out.fake_device) and _is_backed(out):
-        return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
+        return out if out.numel() == 0 else _rolled_on_cpu(*args, **kwargs)
     return out
 
 
@@ -400,8 +400,6 @@ def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[in
     if not dims:
         return _rolled_on_cpu(value.reshape(-1), shifts, (0,)).view(value.shape)
     for shift, dim in zip(shifts, dims, strict=True):
-        if value.shape[dim] == 0:
-            continue
         start = -shift % value.shape[dim]
         pieces = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
         value = torch.cat(pieces, dim)

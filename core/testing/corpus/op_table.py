@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -170,3 +170,44 @@ def sample_program(case: Case, sample: SampleInput, on: str = "") -> SampleProgr
         return Inputs(fresh, tuple(t for t in fresh if t.requires_grad))
 
     return SampleProgram(source, namespace["call"], make_inputs, sum(tensor.numel() for tensor in tensors))
+
+
+_BIAS = 7
+"""How much more a number passed for an extent is: 0 and 1 themselves would become constants."""
+
+
+def with_derived_sizes(sample: SampleProgram) -> Iterator[SampleProgram]:
+    """The sample with extents that are computed from numbers passed to the program.
+
+    Such an extent is an expression that may be 0 or 1 without being written so.  Each extent stays what it is at first,
+    and is then 0 and 1, one after the other, in all tensors that have it; not every operation takes the result.
+    """
+    tensors = sample.make_inputs().args
+    if not all(t.layout is torch.strided and not t.is_conj() and not t.is_neg() for t in tensors):
+        return
+    extents = sorted({extent for tensor in tensors for extent in tensor.shape})
+    numbers = {extent: f"n{i}" for i, extent in enumerate(extents)}
+
+    def derived(name: str, tensor: Tensor) -> str:
+        shape = ", ".join(f"{numbers[extent]} - {_BIAS}" for extent in tensor.shape)
+        return f"{name}.as_strided([{shape}], {name}.stride())"
+
+    names = [f"t{i}" for i in range(len(tensors))]
+    arguments = ", ".join(map(derived, names, tensors))
+    source = f"def derived({', '.join([*names, *numbers.values()])}):\n    return call({arguments})\n"
+    namespace = {"call": sample.function}
+    exec(compile(source, "<derived sizes>", "exec"), namespace)
+    for changed, to in [(None, 0), *itertools.product((e for e in extents if e > 1), (0, 1))]:
+        values = [_BIAS + (to if extent == changed else extent) for extent in extents]
+        header = f"# {', '.join(f'{n} = {v}' for n, v in zip(numbers.values(), values, strict=True))}\n"
+        yield SampleProgram(
+            header + source + sample.source, namespace["derived"], _with_numbers(sample, values), sample.size
+        )
+
+
+def _with_numbers(sample: SampleProgram, numbers: Sequence[int]) -> Callable[[], Inputs]:
+    def make_inputs() -> Inputs:
+        inputs = sample.make_inputs()
+        return Inputs((*inputs.args, *numbers), inputs.leaves)
+
+    return make_inputs

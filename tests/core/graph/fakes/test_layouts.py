@@ -277,3 +277,17 @@ def test_a_function_of_complex_numbers_has_eager_s_layout(name, dtype):
         x = x.to(dtype)
         expected, (actual,) = getattr(torch, name)(x), compiled(getattr(torch, name), capture="call")(x)
         assert seen(expected) == seen(actual), (x.shape, x.stride())
+
+
+@pytest.mark.parametrize("shifts, dims", [(-1, 0), (1, 1), ((1, 1), (0, 1)), (1, ())])
+def test_what_is_rolled_along_an_extent_that_is_computed_to_be_0_is_memory_of_its_own(shifts, dims):
+    def program(x: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        filled = x.new_full((abs(n) % 3, 2), n)
+        return torch.roll(filled, shifts, dims), filled
+
+    run = turret.compile(program, dynamic=True, fullgraph=True)
+    for n in (-3, 5, 0):
+        rolled, filled = run(torch.randn(8), n)
+        expected, _ = program(torch.randn(8), n)
+        assert rolled is not filled
+        assert seen(rolled) == seen(expected) and torch.equal(rolled, expected)
