@@ -57,8 +57,13 @@ def write_body(emitter: Emitter) -> None:
     _store_all(emitter, list(stores), scope)
 
 
-def grid_text(emitter: Emitter) -> str:
-    """How many programs run, as Python text over size symbols and block sizes."""
+def grid_texts(emitter: Emitter) -> tuple[str, ...]:
+    """How many programs run, as Python text over size symbols and block sizes; the second number is that of parts."""
+    part = emitter.tiling.part
+    return (_tiles_text(emitter),) if part is None else (_tiles_text(emitter), str(part.number.extent))
+
+
+def _tiles_text(emitter: Emitter) -> str:
     if emitter.tiling.matrix is not None:
         grid = matrix_grid if emitter.tiling.loop is None else tile_loop_grid
         return grid(emitter, emitter.tiling.matrix)
@@ -87,6 +92,9 @@ def _open_tiles(emitter: Emitter) -> None:
             number = f"({before}) % {tile.letter}count"
         base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
         base.variables[tile.variable] = tile.letter
+    if tiling.part is not None:
+        base.line(f"part = tl.program_id(1){'.to(tl.int64)' if emitter.wide else ''}")
+        base.variables[tiling.part.number] = "part"
     row = tiling.row
     if row is not None:
         name = "r" if tiling.persistent else "rbase"

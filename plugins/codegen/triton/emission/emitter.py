@@ -96,15 +96,28 @@ class Emitter(TextEmitter):
         name = f"{tile.letter}mask"
         if name not in home.names:
             home.names[name] = name
-            home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
+            home.line(f"{name} = {home.variable(tile.variable)} < {self.end(tile)}")
         return home.names[name]
+
+    def end(self, tile: Tile) -> str:
+        """Where a tile dimension ends: of a row in parts, where the program's part of it does."""
+        part = self.tiling.part
+        if part is None or part.length is None or not tile.is_row:
+            return self.size(tile.extent)
+        chunk = self.size(tile.extent)
+        rest = f"tl.minimum({self.size(part.length)} - {self.base.variable(part.number)} * {chunk}, {chunk})"
+        return self.named(self.base, "row end", "rend", f"tl.maximum({rest}, 0)")
+
+    def needs_mask(self, tile: Tile, scope: Scope) -> bool:
+        """Whether blocks may reach beyond a tile's extent where a scope is."""
+        return self.tiling.needs_mask(tile) and not any(tile.variable in s.whole for s in scope.chain())
 
     def masks(self, variables: frozenset[Var], scope: Scope, mask: Mask = None) -> str:
         """The mask of a value that varies along ``variables``; empty where it needs none."""
         parts = [
             self.tile_mask(tile, scope)
             for tile in self.tiling.tiles
-            if tile.variable in variables and self.tiling.needs_mask(tile)
+            if tile.variable in variables and self.needs_mask(tile, scope)
         ]
         if mask is not None:
             parts.append(self.value(mask, scope))

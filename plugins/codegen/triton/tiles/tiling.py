@@ -22,6 +22,7 @@ from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
+from turret.plugins.codegen.triton.tiles.split_kernel import Part
 
 MANY_SHARING = 1024
 """Rows from which on programs take several of those that share what they read."""
@@ -116,7 +117,7 @@ class Tiling:
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
     product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
-    None, programs compute several tiles of it each.
+    None, programs compute several tiles of it each.  ``part``: the part of the row that a program takes, if not all.
     """
 
     tiles: tuple[Tile, ...]
@@ -130,6 +131,7 @@ class Tiling:
     stages: int = 1
     matrix: MatrixForm | None = None
     loop: TileLoop | None = None
+    part: Part | None = None
 
     @property
     def row(self) -> Tile | None:
@@ -138,8 +140,10 @@ class Tiling:
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
-        if in_groups or not isinstance(tile.extent, int):
+        if in_groups:
             return True
+        if not isinstance(tile.extent, int):
+            return any(self._block(tile, config) != 1 for config in self.configs)
         return any(tile.extent % self._block(tile, config) for config in self.configs)
 
     def width(self, tile: Tile) -> str:
@@ -154,11 +158,11 @@ class Tiling:
         return constants[tile.block] * (constants["PARTS"] if self._is_parted(tile) else 1)
 
 
-def tile(nest: Nest) -> Tiling:
-    """The tiling of a nest."""
+def tile(nest: Nest, part: Part | None = None) -> Tiling:
+    """The tiling of a nest, of which a program takes a part of each row, or all."""
     if nest.swept:
         return _swept(nest)
-    return _reduction(nest) if nest.inner else _pointwise(nest)
+    return _reduction(nest, part) if nest.inner else _pointwise(nest)
 
 
 def _over_tiles(
@@ -369,8 +373,10 @@ def _config(blocks: dict[str, int], warps: int, stages: int = 1) -> Config:
 
 
 def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config, ...]:
-    """Distinct configurations; where the first fits without a rest, only those that do, so that masks can go."""
-    distinct = list(dict.fromkeys(configs))
+    """Distinct configurations; where the first fits without a rest, only those that do, so that masks can go, and so
+    where its blocks are one of many that nobody knows."""
+    singles = {t.block for t in tiles if not isinstance(t.extent, int) and dict(configs[0].constants)[t.block] == 1}
+    distinct = [c for c in dict.fromkeys(configs) if all(dict(c.constants)[block] == 1 for block in singles)]
 
     def even(config: Config) -> bool:
         blocks = dict(config.constants)
@@ -391,17 +397,18 @@ def held_rows(tiling: Tiling) -> tuple[Tiling, Size] | None:
     other = tiling.persistent or tiling.matrix is not None or tiling.serial or nest.swept
     if other or not nest.inner or _phases(nest) == 1:
         return None
-    made = _reduction(nest, held=True)
+    made = _reduction(nest, tiling.part, held=True)
     row = made.tiles[-1].extent
     if isinstance(row, int) or not made.persistent or not made.along_row:
         return None
     return made, size(row - dict(made.configs[0].constants)["RBLOCK"])
 
 
-def _reduction(nest: Nest, held: bool = False) -> Tiling:
+def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tiling:
     """``held``: rows of symbolic length count as no longer than they were."""
     typical = _typical(nest)
-    outer, inner = _by_stride(nest.outer, typical, nest.hints), nest.inner
+    rows = tuple(v for v in nest.outer if part is None or v is not part.number)
+    outer, inner = _by_stride(rows, typical, nest.hints), nest.inner
     if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
         inner = _by_stride(inner, typical, nest.hints)
     groups = [("x", outer)] if outer else []
@@ -417,9 +424,9 @@ def _reduction(nest: Nest, held: bool = False) -> Tiling:
     elif persistent:
         made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
     else:
-        made = _looped_configs(tiles, along_row, nest)
+        made = _looped_configs(tiles, along_row, nest, part)
     configs = _even_first(tiles, made)
-    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
+    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part)
 
 
 def _longest_block(nest: Nest, along_row: bool) -> int:
@@ -525,19 +532,20 @@ def _warps(elements: int) -> list[int]:
     return list(dict.fromkeys([first, second]))
 
 
-def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest) -> list[Config]:
+def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest, part: Part | None) -> list[Config]:
     row, hints = tiles[-1].extent, nest.hints
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
+    rows = estimate(tiles[0].extent if part is None else tiles[0].extent * part.number.extent, hints)
     shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(estimate(tiles[0].extent, hints), walked_columns(nest))
+        shapes = _column_shapes(rows, walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
         shapes = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
-    elif estimate(tiles[0].extent, hints) < MANY_ROWS:
+    elif rows < MANY_ROWS:
         shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
     else:
         shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
@@ -570,6 +578,8 @@ class WalkedColumns:
 
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
 """Where the last block of rows is one in part: masks take registers, too."""
+FEW_IN_PART = 4
+"""Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
 
 
 def walked_columns(nest: Nest) -> WalkedColumns:
@@ -589,4 +599,6 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     else:
         walked = WalkedColumns(64 if many else 32, 256, 2)
     length = product(v.extent for v in nest.inner)
-    return walked if isinstance(length, int) and length % walked.rows == 0 else WALKED_IN_PART
+    if isinstance(length, int):
+        return walked if length % walked.rows == 0 else WALKED_IN_PART
+    return walked if estimate(length, nest.hints) >= FEW_IN_PART * walked.rows else WALKED_IN_PART
