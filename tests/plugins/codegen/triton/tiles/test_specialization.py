@@ -93,7 +93,7 @@ def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked()
     assert "for " in long.source
 
 
-def _widest_load(kernel: TritonKernel) -> int:
+def widest_load(kernel: TritonKernel) -> int:
     """Bits of the widest load from global memory."""
     pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
     text = compile_offline(attrs.evolve(kernel, divisible=kernel.divisible | pointers)).asm["ptx"]
@@ -104,8 +104,8 @@ def _widest_load(kernel: TritonKernel) -> int:
 @pytest.mark.parametrize("row_sum", [False, True])
 def test_the_fast_kernel_loads_whole_vectors(row_sum: bool) -> None:
     made = emitted(LIKE, row_sum=row_sum)
-    assert _widest_load(made) == 128
-    assert _widest_load(made.otherwise) == 16
+    assert widest_load(made) == 128
+    assert widest_load(made.otherwise) == 16
 
 
 NUMBER = sympy.Symbol("s2", integer=True)
