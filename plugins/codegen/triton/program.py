@@ -98,7 +98,7 @@ def _with_faster(
     held = held_rows(tiling) if known else None
     if not divisible and narrow is None and held is None:
         return made
-    faster = Emitter(tiling if held is None else held[0], narrow=narrow is not None)
+    faster = Emitter(tiling if held is None else held[0], narrow is not None, divisible)
     fast = _written(kernel, faster, waits, given)
     divisible = tuple(name for name in divisible if name in faster.symbols)
     ends = [] if held is None else [held[1]]

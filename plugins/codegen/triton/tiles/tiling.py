@@ -17,7 +17,7 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
+from turret.ir.index import Div, Index, Mod, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
@@ -223,7 +223,11 @@ def _pointwise(nest: Nest) -> Tiling:
     loops = nest.outer if nest.scattered else _by_stride(nest.outer, _largest(nest), nest.hints)
     groups = [("x", loops)] if loops else []
     if not nest.scattered:
-        groups = _contiguous_groups(nest, loops) or groups
+        runs = _contiguous_groups(nest, loops)
+        if not runs and (runs := _undivided_groups(nest, loops)):
+            tiles, stores = _over_tiles(nest, runs)
+            return Tiling(tiles, stores, nest, True, _rows_configs(tiles, nest.hints))
+        groups = runs or groups
     tiles, stores = _over_tiles(nest, groups)
     return Tiling(tiles, stores, nest, True, _pointwise_configs(tiles, nest))
 
@@ -325,6 +329,46 @@ def _leads(nest: Nest, loops: tuple[Var, ...]) -> set[Var]:
         if contiguous and any(strides[v] not in (0, 1) for v in leads):
             leads.add(contiguous[0])
     return leads
+
+
+def _undivided_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
+    """Loops in two runs, where each point of a single one would be divided by a symbolic size: the last is the longest
+    of which no point is, and its rows are long enough to be blocks.  Empty where one run serves."""
+    for first in range(len(loops)):
+        run = loops[first:]
+        if all(isinstance(v.extent, int) for v in run[1:]):
+            divided = False
+        else:
+            tiles, stores = _over_tiles(nest, [("y", loops[:first]), ("x", run)])
+            divided = _is_divided(attrs.evolve(nest, stores=stores), tiles[-1].variable)
+        if not divided:
+            long = estimate(product(v.extent for v in run), nest.hints) >= SHORTEST_ROW
+            return [("y", loops[:first]), ("x", run)] if first and long else []
+    return []
+
+
+def _is_divided(nest: Nest, variable: Var) -> bool:
+    """Whether some index divides a variable by a symbolic size."""
+    atoms = [atom for index in nest.indices() for atom, _ in index.terms]
+    for atom in atoms:
+        if isinstance(atom, (Div, Mod)) and variable in atom.variables:
+            if not isinstance(atom.divisor, int):
+                return True
+            atoms += [inner for inner, _ in atom.numerator.terms]
+    return False
+
+
+SHORTEST_ROW = 32
+"""Rows of symbolic length from which on blocks are of rows, and the least block."""
+
+
+def _rows_configs(tiles: tuple[Tile, ...], hints: Mapping[str, int]) -> tuple[Config, ...]:
+    """Blocks of several rows, as long as leaves few lanes without an element at the ends of rows like the first."""
+    length = estimate(tiles[-1].extent, hints)
+    blocks = [block for block in (1024, 512, 256, 128, 64) if 8 * (-length % block) <= length]
+    block = next(iter(blocks), SHORTEST_ROW)
+    shapes = ((2048, 8), (1024, 4), (4096, 8), (2048, 4))
+    return tuple(_config({"YBLOCK": max(1, n // block), "XBLOCK": block}, warps) for n, warps in shapes)
 
 
 _SHAPES: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
