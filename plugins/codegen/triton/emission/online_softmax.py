@@ -28,8 +28,10 @@ def neighbours(writer: RowWriter, node: Expr) -> int:
 
 
 def _is_aligned(writer: RowWriter, node: Expr) -> bool:
-    """Whether neighbours are loaded in one instruction: rows begin where whole vectors do.  Else a thread loads elements
-    that are far apart, and those are what it takes in together."""
+    """Whether a thread loads neighbours in one instruction: rows begin where whole vectors do.
+
+    Else it loads elements that are far apart, and those are what it takes in together.
+    """
     found = [n for n in loads(node.args[0]) if writer.row.variable in n.variables]
     for each in found:
         (offset,), unit = each.coords, VECTOR_BYTES // max(2, each.dtype.itemsize)
@@ -69,10 +71,7 @@ def write_step(writer: RowWriter, node: Expr, best: str, total: str, scope: Scop
         scope.line(f"{held} = {value}")
     scope.line(f"{larger} = max_nan({best}, {held})")
     scope.line(f"{base} = {_finite(larger)}")
-    if group > 1:
-        terms = f"tl.sum(tl.exp({value} - {spread}), {axis})"
-    else:
-        terms = f"tl.exp({value} - {base})"
+    terms = f"tl.sum(tl.exp({value} - {spread}), {axis})" if group > 1 else f"tl.exp({value} - {base})"
     scope.line(f"{total} = {total} * tl.exp({best} - {base}) + {terms}")
     scope.line(f"{best} = {larger}")
 

@@ -32,15 +32,8 @@ def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[lis
     count = max(levels.values(), default=0)
     at_once = count == 1 and not any(facts.level(root) for s in along for root in s.roots)
     for level in range(1, count + 1):
-        ends: list[_Carried] = []
-        for scope in _blocks(writer):
-            ends = ends or _carried(writer, [node for node in found if levels[node] == level])
-            for carried in ends:
-                carried.step(scope)
-            if at_once:
-                store(along, scope)
-        for carried in ends:
-            carried.finish(writer.emitter.base)
+        nodes = [node for node in found if levels[node] == level]
+        _write_pass(writer, nodes, lambda scope: store(along, scope) if at_once else None)
         writer.emitter.base.level = level
     if along and not at_once:
         for scope in _blocks(writer):
@@ -71,6 +64,17 @@ def _opened(writer: RowWriter, header: str, offset: str, whole: tuple[Var, ...] 
     scope.variables[writer.row.variable] = "r"
     yield scope
     scope.close()
+
+
+def _write_pass(writer: RowWriter, nodes: list[Expr], beside: Callable[[Scope], None]) -> None:
+    """A pass that reduces, with what is written ``beside`` in each of its blocks, and its results."""
+    ends = _carried(writer, nodes)
+    for scope in _blocks(writer):
+        for carried in ends:
+            carried.step(scope)
+        beside(scope)
+    for carried in ends:
+        carried.finish(writer.emitter.base)
 
 
 def _carried(writer: RowWriter, nodes: list[Expr]) -> list[_Carried]:

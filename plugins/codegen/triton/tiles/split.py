@@ -50,7 +50,7 @@ have, and into how many parts a row may be cut, so that the second stage has its
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
 ALIGNED = 16
-"""What parts of symbolic length are a multiple of, so that Triton sees that each begins where a vector can be loaded."""
+"""What parts of symbolic length are multiples of, so that Triton sees that each begins where vectors are loaded."""
 
 
 def split(

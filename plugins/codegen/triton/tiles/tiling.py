@@ -622,6 +622,8 @@ class WalkedColumns:
 
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
 """Where the last block of rows is one in part: masks take registers, too."""
+VECTOR = 16
+"""Bytes that a thread loads in one instruction where it may."""
 FEW_IN_PART = 4
 """Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
 
@@ -645,4 +647,15 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     length = product(v.extent for v in nest.inner)
     if isinstance(length, int):
         return walked if length % walked.rows == 0 else WALKED_IN_PART
-    return walked if estimate(length, nest.hints) >= FEW_IN_PART * walked.rows else WALKED_IN_PART
+    if estimate(length, nest.hints) < FEW_IN_PART * walked.rows:
+        return WALKED_IN_PART
+    if _begins_at_vectors(nest, moved):
+        return walked
+    return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+
+
+def _begins_at_vectors(nest: Nest, moved: list[torch.dtype]) -> bool:
+    """Whether rows of columns begin where vectors do, if they are like those that the graph was made for."""
+    typical = _typical(nest)
+    steps = [estimate(typical.coefficient(v), nest.hints) for v in nest.inner]
+    return all(step * dtype.itemsize % VECTOR == 0 for step in steps for dtype in moved)
