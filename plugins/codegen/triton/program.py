@@ -101,7 +101,7 @@ def _with_faster(
     faster = Emitter(tiling if held is None else held[0], narrow is not None, divisible)
     fast = _written(kernel, faster, waits, given)
     divisible = tuple(name for name in divisible if name in faster.symbols)
-    ends = [] if held is None else [held[1]]
+    ends = () if held is None else held[1]
     assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
     if not assumes:
         return made

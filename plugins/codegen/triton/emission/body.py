@@ -124,6 +124,8 @@ def _open_tiles(emitter: Emitter) -> None:
         base.line(f"{name} = {_range(emitter, row)}")
         if tiling.persistent:
             base.variables[row.variable] = "r"
+    if row is not None and tiling.half_filled:
+        base.line(f"tl.assume({emitter.size(row.extent)} > {row.block} // 2)")
 
 
 def _sweep(emitter: Emitter, program: tuple[Var, ...]) -> None:

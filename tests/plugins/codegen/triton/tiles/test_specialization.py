@@ -230,3 +230,22 @@ def test_sizes_in_sixteenths_are_the_sizes(rows: int, columns: int, divisor: int
 )  # fmt: skip
 def test_what_is_sure_to_be_a_multiple_of_8(value: Size, is_one: bool) -> None:
     assert is_multiple(value, 8, ("s0",)) is is_one
+
+
+def test_long_rows_that_begin_anywhere_fill_half_of_their_block() -> None:
+    kernel, declarations = row_kernel(row_sum=True)
+    (store,) = kernel.stores
+    places = (kernel.outer[0].index, kernel.inner[0].index)
+    share = Store("y", places, call("div", load("x", places, BF16), store.expr), None)
+    shares = attrs.evolve(kernel, stores=(share,))
+    declarations["y"] = attrs.evolve(declarations["x"], name="y")
+    (odd,), (even,), (short,) = (
+        emit(shares, declarations, DeviceProperties(), {"s0": 4096, "s1": columns}) for columns in (4095, 4096, 511)
+    )
+    assert "tl.assume(n0 > RBLOCK // 2)" in odd.source and "assume" not in even.source + short.source
+    assert odd.chosen_for({"s0": 7, "s1": 2049}) is odd and odd.chosen_for({"s0": 7, "s1": 2048}) is odd.otherwise
+    masked, all_masked = (
+        compile_offline(attrs.evolve(made, divisible=frozenset(made.parameters) & {"p0", "p1"})).asm["ptx"]
+        for made in (odd, attrs.evolve(odd, source=odd.source.replace("tl.assume", "#")))
+    )
+    assert masked.count("setp") <= all_masked.count("setp") - 8
