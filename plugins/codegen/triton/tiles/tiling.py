@@ -634,7 +634,7 @@ class WalkedColumns:
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
 """Where the last block of rows is one in part: masks take registers, too."""
 VECTOR = 16
-"""Bytes that a thread loads in one instruction where it may."""
+"""Bytes that a thread loads in one instruction where it may; so many elements of any type are whole vectors."""
 FEW_IN_PART = 4
 """Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
 
