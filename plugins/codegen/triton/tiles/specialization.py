@@ -34,9 +34,9 @@ def multiples(tiling: Tiling) -> tuple[str, ...]:
     """
     hints = tiling.nest.hints
     found: set[str] = set()
-    for size in _vector_ends(tiling):
-        for name in sorted(symbol.name for symbol in _symbols(size)):
-            if hints.get(name, 1) % MULTIPLE == 0 and not is_multiple(size, MULTIPLE, found):
+    for end in _vector_ends(tiling):
+        for name in sorted(symbol.name for symbol in _symbols(end)):
+            if hints.get(name, 1) % MULTIPLE == 0 and not is_multiple(end, MULTIPLE, found):
                 found.add(name)
     return tuple(sorted(found))
 

@@ -67,7 +67,7 @@ def test_sizes_like_the_first_run_the_fast_kernel_odd_ones_one_of_32_bits_and_ot
     made = emitted(LIKE, row_sum=row_sum)
     fast, narrow, general = made.alternatives
     for like in (LIKE, {"s0": 16, "s1": 1 << 20}, {"s0": 15, "s1": 1 << 20}):
-        assert made.chosen_for(like) is fast, "how many rows there are is nothing that vectors begin or end at" or like
+        assert made.chosen_for(like) is fast, "vectors begin and end at no number of rows"
     assert made.chosen_for({"s0": 4096, "s1": 511}) is narrow
     for unlike in ({"s0": 1 << 16, "s1": 1 << 15}, {"s0": 1 << 40, "s1": 16}, {"s0": 1 << 40, "s1": 15}):
         assert made.chosen_for(unlike) is general, unlike
