@@ -198,7 +198,8 @@ def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) 
 
 
 def _points(offset: Index, loops: tuple[Var, ...], hints: Mapping[str, int]) -> int:
-    return math.prod(estimate(v.extent, hints) for v in loops if v in offset.variables)
+    # A size that is none for such values of symbols (n - 16) counts as one.
+    return math.prod(max(1, estimate(v.extent, hints)) for v in loops if v in offset.variables)
 
 
 def power_of_two(value: int) -> int:

@@ -101,6 +101,18 @@ def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked()
     assert "for " in long.source
 
 
+def test_rows_of_which_there_are_none_for_the_nearest_odd_size_are_tiled() -> None:
+    kernel, declarations = row_kernel(row_sum=True)
+    i, j = Var("i0", size(ROWS - 1024)), kernel.inner[0]
+    x, y = (attrs.evolve(declarations[name], shape=(i.extent, *declarations[name].shape[1:])) for name in "xy")
+    store = attrs.evolve(
+        kernel.stores[0], coords=(i.index,), expr=reduce("sum", (j,), load("x", (i.index, j.index), BF16))
+    )
+    rest = Kernel("k", (i,), (j,), (store,), ("sum",))
+    (made,) = emit(rest, {"x": x, "y": y}, DeviceProperties(), {"s0": 1024, "s1": 512})
+    assert made.alternatives[-1].assumes == ()
+
+
 def widest_load(kernel: TritonKernel) -> int:
     """Bits of the widest load from global memory."""
     pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
