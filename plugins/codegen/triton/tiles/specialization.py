@@ -1,9 +1,10 @@
 """What a kernel of symbolic sizes may take for granted of them, so that it is as fast as one of static sizes.
 
-Such a kernel comes with another, which takes nothing for granted; the launcher asks in each call which one to run.
-Sizes that were multiples of 16 in the call that the graph was made for are taken for such multiples, as they most
-often are later: rows then begin where a whole vector of elements can be loaded.  Where nothing was near the end of 32
-bits, indices are computed in as many: a division by a size that is known at run time alone costs a third of one in 64.
+Such a kernel comes with others, of which each takes less for granted and the last nothing; the launcher asks in each
+call which one to run.  The first takes sizes that were multiples of 16 in the call that the graph was made for to be
+such multiples, as they most often are later: rows then begin where a whole vector of elements can be loaded.  It and
+the second, for any sizes else, compute indices in 32 bits where nothing was near the end of those (a division by a size
+that is known at run time alone costs a third of one in 64), and hold rows in a block as long as they were.
 """
 
 from __future__ import annotations
