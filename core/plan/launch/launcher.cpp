@@ -25,6 +25,7 @@ using Address = std::uint64_t;
 constexpr int kMaxDevices = 64;
 constexpr int kMaxParameters = 512;
 constexpr int kMaxAssumed = 64;
+constexpr int kMaxVariants = 8;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxDynamicShared = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kAnyClusterSize = 14;     // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -238,11 +239,18 @@ struct Step {
   std::vector<Expression> assumes;  // each at most zero, or `otherwise` runs instead
   std::unique_ptr<Step> otherwise;
 
-  const Step& chosen(const std::int64_t* sizes) const {
+  bool holds(const std::int64_t* sizes) const {
     for (const Expression& assumed : assumes) {
-      if (assumed.at(sizes) > 0) return *otherwise;
+      if (assumed.at(sizes) > 0) return false;
     }
-    return *this;
+    return true;
+  }
+
+  // The first of this one, what runs instead, and so on, of which all that it assumes holds; the last assumes nothing.
+  const Step& chosen(const std::int64_t* sizes) const {
+    const Step* step = this;
+    while (!step->holds(sizes)) step = step->otherwise.get();
+    return *step;
   }
 };
 
@@ -459,7 +467,8 @@ std::int64_t read_index(Words& words, ParameterKind::Value kind) {
   return words.count((kind == ParameterKind::SLOT ? words.slots : words.sizes) - 1);
 }
 
-Step read_step(Words& words, void* const* kernels, bool may_assume = true) {
+// `variants`: how many steps there may be of which one is chosen, this one among them.
+Step read_step(Words& words, void* const* kernels, int variants = kMaxVariants) {
   Step step;
   const std::int64_t kernel = words.count(words.kernels) - 1;  // 0: clear memory
   if (kernel >= 0) {
@@ -483,8 +492,8 @@ Step read_step(Words& words, void* const* kernels, bool may_assume = true) {
   for (std::int64_t n = words.count(kMaxAssumed); n > 0 && words.good(); --n)
     step.assumes.push_back(read_expression(words));
   if (!step.assumes.empty()) {
-    if (!may_assume) words.refuse();
-    if (words.good()) step.otherwise = std::make_unique<Step>(read_step(words, kernels, false));
+    if (variants == 1) words.refuse();
+    if (words.good()) step.otherwise = std::make_unique<Step>(read_step(words, kernels, variants - 1));
   }
   return step;
 }

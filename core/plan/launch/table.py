@@ -92,7 +92,7 @@ class KernelLaunch:
     """One launch: number of the kernel in its table, parameters in order, and three counts of programs.
 
     ``aligned``: slots whose addresses the kernel takes for multiples of 16.  Where one of ``assumes`` (expressions) is
-    more than zero, ``otherwise`` is launched instead.
+    more than zero, ``otherwise`` is launched instead, which may assume less; the last of them assumes nothing.
     """
 
     kernel: int
@@ -101,6 +101,11 @@ class KernelLaunch:
     aligned: tuple[int, ...] = ()
     assumes: tuple[Words, ...] = ()
     otherwise: KernelLaunch | None = None
+
+    @property
+    def alternatives(self) -> tuple[KernelLaunch, ...]:
+        """The launches of which one is chosen in each run, in the order in which they are asked."""
+        return (self,) if self.otherwise is None else (self, *self.otherwise.alternatives)
 
 
 @attrs.frozen
@@ -113,10 +118,9 @@ class Clear:
 
 def segment_words(arena_slot: int, steps: tuple[KernelLaunch | Clear, ...]) -> Words:
     """The words of a segment; ``arena_slot`` is the entry of the slot table with the arena's address."""
-    launches = [step for step in steps if isinstance(step, KernelLaunch)]
-    both = launches + [step.otherwise for step in launches if step.otherwise is not None]
-    aligned = sorted({slot for step in both for slot in step.aligned})
-    always = [step for step in both if not step.assumes]
+    launches = [each for step in steps if isinstance(step, KernelLaunch) for each in step.alternatives]
+    aligned = sorted({slot for step in launches for slot in step.aligned})
+    always = [step for step in launches if not step.assumes]
     narrow = sorted({p.size for s in always for p in s.parameters if isinstance(p, SizeValue) and p.narrow})
     words = [arena_slot, len(aligned), *aligned, len(narrow), *narrow, len(steps)]
     for step in steps:

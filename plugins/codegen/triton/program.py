@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from turret.ir.index import Size
 from turret.ir.nest import Nest
 from turret.ir.program import Template, TensorDecl
 from turret.ir.schedule import Kernel
@@ -18,10 +19,11 @@ from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
 from turret.plugins.codegen.triton.tile_loops.tiling import tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
+from turret.plugins.codegen.triton.tiles.facts import Facts
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tiling
 from turret.plugins.codegen.triton.tiles.normalise import normalise
-from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, sizes_fit
+from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, odd, sizes_fit
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.split_kernel import Part
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, serial_tile, tile
@@ -75,38 +77,54 @@ def _write(
     ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended.
     ``rivals``: the device for which to write other kernels beside it.  ``part``: the part of rows that a program takes,
     where the kernel has a loop over parts."""
-    nest = normalise(kernel, declarations, hints)
+    nest = normalise(kernel, declarations, odd(hints))
     if not nest.stores:
         return None
     emitter = Emitter(_tiling(kernel, nest, part))
     made = _written(kernel, emitter, waits, given)
-    if rivals is not None and not made.sizes:
-        return attrs.evolve(made, rivals=_rivals(kernel, emitter.tiling, rivals, waits, given))
-    return _with_faster(kernel, emitter, made, waits, given)
+    if not made.sizes:
+        others = () if rivals is None else _rivals(kernel, emitter.tiling, rivals, waits, given)
+        return attrs.evolve(made, rivals=others)
+    made = _with_faster(kernel, emitter, emitter.tiling, (), made, waits, given)
+    aligned = _tiling(kernel, normalise(kernel, declarations, hints), part)
+    divisible = multiples(aligned)
+    return _with_faster(kernel, emitter, aligned, divisible, made, waits, given) if divisible else made
 
 
 def _with_faster(
-    kernel: Kernel, emitter: Emitter, made: TritonKernel, waits: bool, given: frozenset[str]
+    kernel: Kernel,
+    general: Emitter,
+    tiling: Tiling,
+    divisible: tuple[str, ...],
+    made: TritonKernel,
+    waits: bool,
+    given: frozenset[str],
 ) -> TritonKernel:
-    """A kernel for sizes like those that the graph was made for, with ``made``, which is for any, beside it."""
-    tiling = emitter.tiling
-    hints = tiling.nest.hints
-    divisible = multiples(made.sizes, hints)
+    """A kernel for sizes like those that the graph was made for, with ``made``, which assumes less, beside it.
+
+    ``general``: what wrote the kernel that assumes nothing.  ``tiling``: one that walks rows of symbolic length.
+    ``divisible``: symbols to take for multiples of 16.
+    """
     # A symbol without a hint may be the bits of a float.
-    known = bool(made.sizes) and hints.keys() >= set(made.sizes)
-    narrow = narrow_sizes(emitter.facts) if known and emitter.wide and sizes_fit(emitter.sizes, hints) else None
-    held = held_rows(tiling) if known else None
-    if not divisible and narrow is None and held is None:
+    known = tiling.nest.hints.keys() >= set(made.sizes)
+    narrow = _narrow_sizes(general, tiling) if known else None
+    held, ends = (held_rows(tiling) if known else None) or (tiling, ())
+    if not divisible and narrow is None and held is tiling:
         return made
-    faster = Emitter(tiling if held is None else held[0], narrow is not None, divisible)
+    faster = Emitter(held, narrow is not None, divisible)
     fast = _written(kernel, faster, waits, given)
     divisible = tuple(name for name in divisible if name in faster.symbols)
-    ends = () if held is None else held[1]
     assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
-    if not assumes:
+    if not assumes or (fast.name == made.name and not divisible):
         return made
     parameters = frozenset(faster.symbols[name] for name in divisible)
     return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
+
+
+def _narrow_sizes(general: Emitter, tiling: Tiling) -> tuple[Size, ...] | None:
+    """The sizes that must fit 32 bits for all indices to; None where all do anyway, or some did not."""
+    fit = general.wide and sizes_fit(general.sizes, tiling.nest.hints)
+    return narrow_sizes(Facts(tiling)) if fit else None
 
 
 def _rivals(

@@ -24,10 +24,11 @@ SIZES_AT_ONCE = 2
 """Sizes of a function that are recorded as soon as they come again."""
 
 
-ANY_SIZE_RECORDINGS = 4
+ANY_SIZE_RECORDINGS = 8
 """Recordings of a function that each serve all sizes with the same kernels; what fits none of them is recorded a size.
 
-Two dynamic sizes, each a multiple of 16 or not, have so many sets of kernels at most."""
+One dynamic size has about four sets of kernels (it is a multiple of 16, or is not, and is longer than the blocks that
+hold rows as they were, or shorter than half of them); two sizes seldom meet in more than twice as many."""
 
 SIZES_WITH_KERNELS_KNOWN = 1024
 """Sizes of which is known which of these recordings serves them."""

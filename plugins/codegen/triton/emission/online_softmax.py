@@ -12,33 +12,17 @@ from __future__ import annotations
 from turret.ir.expr import Expr, loads
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.specialization import is_multiple
-
-VECTOR_BYTES = 16
-"""Bytes that a thread loads in one instruction; as many neighbours are taken in together."""
+from turret.plugins.codegen.triton.tiles.tiling import VECTOR
 
 
 def neighbours(writer: RowWriter, node: Expr) -> int:
-    """How many elements of a row a lane takes in together: 1 where a thread does not hold neighbours."""
+    """How many elements of a row a lane takes in together, as many as a thread loads at once: 1 where it does
+    not hold neighbours."""
     tensors = writer.tiling.nest.tensors
     along = [tensors[n.tensor].dtype.itemsize for n in loads(node.args[0]) if writer.row.variable in n.variables]
     if not writer.tiling.along_row or not along:
         return 1
-    return max(1, VECTOR_BYTES // max(2, *along))
-
-
-def _is_aligned(writer: RowWriter, node: Expr) -> bool:
-    """Whether a thread loads neighbours in one instruction: rows begin where whole vectors do.
-
-    Else it loads elements that are far apart, and those are what it takes in together.
-    """
-    found = [n for n in loads(node.args[0]) if writer.row.variable in n.variables]
-    for each in found:
-        (offset,), unit = each.coords, VECTOR_BYTES // max(2, each.dtype.itemsize)
-        steps = [step for atom, step in offset.terms if atom is not writer.row.variable]
-        if not all(is_multiple(step, unit, writer.emitter.divisible) for step in (*steps, offset.const)):
-            return False
-    return True
+    return max(1, VECTOR // max(2, *along))
 
 
 def lane_shape(writer: RowWriter, node: Expr) -> str:
@@ -58,7 +42,8 @@ def write_step(writer: RowWriter, node: Expr, best: str, total: str, scope: Scop
     scope.line(f"{value} = {writer.inside(writer.element(node.args[0], node.dtype, scope), NOTHING, scope)}")
     group = neighbours(writer, node)
     axis, spread = writer.axis, f"{base}[{':, ' * writer.axis}None, :]"
-    if group > 1 and _is_aligned(writer, node):
+    # A thread that does not load neighbours at once has elements that are far apart, and takes in those together.
+    if group > 1 and writer.begins_at_vectors(node):
         lanes = lane_shape(writer, node)
         axis, spread = axis + 1, f"{base}[{':, ' * (axis + 1)}None]"
         scope.line(f"{value} = tl.reshape({value}, {lanes[:-1]}, {group}])")

@@ -44,11 +44,13 @@ def _blocks(writer: RowWriter) -> Iterator[Scope]:
     """The loop over the blocks of the row, with the row's variable bound in it: what is in it is written when it comes.
 
     Of a row of symbolic length the last block, which may reach beyond the end, comes by itself: the others need no
-    mask, so that the compiler has several of their loads under way at a time.
+    mask, which would part what one instruction loads.  Where rows begin anywhere, each element is a load anyway: the
+    compiler then has few of those without a mask under way at a time (on sm_90 2 of 32), and all of those with one.
     """
     emitter, tile = writer.emitter, writer.row
     offset, end = emitter.fresh("roffset"), emitter.end(tile)
     parted = not isinstance(tile.extent, int) and not writer.tiling.nest.scan_variables
+    parted = parted and writer.begins_at_vectors(*(root for store in writer.tiling.stores for root in store.roots))
     if not parted:
         yield from _opened(writer, f"for {offset} in range(0, {end}, {tile.block}):", offset)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from turret.graph.scalar_ops import neutral_value
-from turret.ir.expr import Expr
+from turret.ir.expr import Expr, loads
 from turret.ir.index import Var
 from turret.ir.nest import has_exact_mean
 from turret.plugins.codegen.triton.emission.emitter import Emitter
@@ -18,6 +18,8 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     to_accumulator,
     triton_type,
 )
+from turret.plugins.codegen.triton.tiles.specialization import is_multiple
+from turret.plugins.codegen.triton.tiles.tiling import VECTOR
 
 _BUILT_IN = {"sum": "tl.sum", "max": "tl.max", "any": "tl.max", "min": "tl.min", "all": "tl.min"}
 """Triton's own reductions, for accumulators without NaN."""
@@ -68,6 +70,17 @@ class RowWriter:
         if not self.emitter.needs_mask(self.row, scope):
             return value
         return f"tl.where({self.emitter.tile_mask(self.row, scope)}, {value}, {neutral})"
+
+    def begins_at_vectors(self, *roots: Expr) -> bool:
+        """Whether rows, of all that ``roots`` load along them, are sure to begin where whole vectors of elements do."""
+        divisible = self.emitter.divisible
+        for each in loads(*roots):
+            (offset,), unit = each.coords, VECTOR // max(2, each.dtype.itemsize)
+            steps = [step for atom, step in offset.terms if atom not in self.emitter.tiles or step != 1]
+            along = self.row.variable in each.variables
+            if along and not all(is_multiple(step, unit, divisible) for step in (*steps, offset.const)):
+                return False
+        return True
 
     # ------------------------------------------------------------ one block
 

@@ -73,7 +73,7 @@ class TritonKernel:
     ``stored``: those of ``buffers`` that the kernel writes; autotuning must restore the ones that it also reads
     (``inplace``: read and written, or scattered to).
     ``assumes``: expressions over size symbols, all of them zero or less where the kernel may run; ``otherwise`` is the
-    kernel to run where they are not.
+    kernel to run where they are not, which may assume less; the last of them assumes nothing.
     ``described``: parameters that must be multiples of 16 bytes for the kernel to be right (tensor descriptors begin
     there).  ``rivals``: other kernels that do the same, with scratch memory of their own, for a timer to choose among;
     none where sizes are symbolic.
@@ -105,14 +105,14 @@ class TritonKernel:
 
     @property
     def alternatives(self) -> tuple[TritonKernel, ...]:
-        """The kernel, and the one for other sizes."""
-        return (self,) if self.otherwise is None else (self, self.otherwise)
+        """The kernel, and those for other sizes, in the order in which they are asked."""
+        return (self,) if self.otherwise is None else (self, *self.otherwise.alternatives)
 
     def chosen_for(self, sizes: dict[str, int]) -> TritonKernel:
         """Which of ``alternatives`` to run for values of the size symbols."""
         if self.otherwise is None or all(evaluated(text, sizes) <= 0 for text in self.assumes):
             return self
-        return self.otherwise
+        return self.otherwise.chosen_for(sizes)
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""

@@ -1,22 +1,26 @@
 """What a kernel of symbolic sizes may take for granted of them, so that it is as fast as one of static sizes.
 
-Such a kernel comes with another, which takes nothing for granted; the launcher asks in each call which one to run.
-Sizes that were multiples of 16 in the call that the graph was made for are taken for such multiples, as they most
-often are later: rows then begin where a whole vector of elements can be loaded.  Where nothing was near the end of 32
-bits, indices are computed in as many: a division by a size that is known at run time alone costs a third of one in 64.
+Such a kernel comes with others, of which each takes less for granted and the last nothing; the launcher asks in each
+call which one to run.  The first takes sizes that were multiples of 16 in the call that the graph was made for to be
+such multiples, as they most often are later: rows then begin where a whole vector of elements can be loaded.  It and
+the second, for any sizes else, compute indices in 32 bits where nothing was near the end of those (a division by a size
+that is known at run time alone costs a third of one in 64), and hold rows in a block as long as they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import attrs
 import sympy
 
 from turret.errors import UnsupportedError
 from turret.ir.emit.emitter import Namer
-from turret.ir.index import Size, hinted, size
+from turret.ir.expr import walk
+from turret.ir.index import Div, Index, Mod, Size, hinted, size
 from turret.plugins.codegen.triton.tiles.facts import NARROW, Facts
 from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.tiling import Tiling, large_offsets, stride
 
 MULTIPLE = 16
 """What Triton's hint of divisibility promises."""
@@ -24,9 +28,57 @@ MOST_CONDITIONS = 16
 """Each costs the launcher some 20 ns in every call."""
 
 
-def multiples(symbols: Iterable[str], hints: Mapping[str, int]) -> tuple[str, ...]:
-    """Symbols to take for multiples of 16."""
-    return tuple(name for name in symbols if hints.get(name, 1) % MULTIPLE == 0)
+def multiples(tiling: Tiling) -> tuple[str, ...]:
+    """Symbols to take for multiples of 16: of those that were, as few as make it sure where vectors begin and end.
+
+    How many rows there are, say, says nothing of that.
+    """
+    hints = tiling.nest.hints
+    found: set[str] = set()
+    for end in _vector_ends(tiling):
+        for name in sorted(symbol.name for symbol in _symbols(end)):
+            if hints.get(name, 1) % MULTIPLE == 0 and not is_multiple(end, MULTIPLE, found):
+                found.add(name)
+    return tuple(sorted(found))
+
+
+def _vector_ends(tiling: Tiling) -> list[Size]:
+    """The sizes that are parts of offsets, that something is compared with, and along which memory is contiguous;
+    those with few symbols first."""
+    nest = attrs.evolve(tiling.nest, stores=tiling.stores)
+    offsets = nest.indices()
+    found = [part for index in offsets for part in _parts_of(index)]
+    compared = [arg for node in walk(*nest.roots) if node.op in _COMPARISONS for arg in node.args]
+    found += [arg.payload for arg in compared if arg.op == "size"]
+    found.sort(key=lambda value: len(_symbols(value)))
+    large = large_offsets(tiling)
+    for tile in tiling.tiles:
+        steps = [stride(offset, tile.variable, nest.hints) for offset in large if tile.variable in offset.variables]
+        if tiling.matrix is not None or any(step in (1, None) for step in steps):
+            found += [loop.extent for loop in tile.loops[-1:]] + [tile.extent]
+    return found if tiling.matrix is None else [*found, tiling.matrix.depth.extent]
+
+
+def _parts_of(index: Index) -> list[Size]:
+    found = [index.const]
+    for atom, coefficient in index.terms:
+        found.append(coefficient)
+        if isinstance(atom, (Div, Mod)):
+            found += [atom.divisor, *_parts_of(atom.numerator)]
+    return found
+
+
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge"))
+
+
+def _symbols(value: Size) -> Collection[sympy.Symbol]:
+    return () if isinstance(value, int) else value.free_symbols
+
+
+def odd(hints: Mapping[str, int]) -> dict[str, int]:
+    """Values of sizes that a kernel which takes none of them for a multiple should be good at: the nearest below that
+    are not."""
+    return {name: value - (value > 0 and value % MULTIPLE == 0) for name, value in hints.items()}
 
 
 def divided_text(value: Size, namer: Namer, divisible: Collection[str]) -> str:

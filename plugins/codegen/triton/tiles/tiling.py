@@ -198,7 +198,8 @@ def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) 
 
 
 def _points(offset: Index, loops: tuple[Var, ...], hints: Mapping[str, int]) -> int:
-    return math.prod(estimate(v.extent, hints) for v in loops if v in offset.variables)
+    # A size that is none for such values of symbols (n - 16) counts as one.
+    return math.prod(max(1, estimate(v.extent, hints)) for v in loops if v in offset.variables)
 
 
 def power_of_two(value: int) -> int:
@@ -238,17 +239,28 @@ def _largest(nest: Nest) -> Index:
     return max((offset for _, offset in nest.accesses()[1]), key=lambda o: _points(o, nest.outer, nest.hints))
 
 
-def _typical(nest: Nest) -> Index:
-    """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
+def _large(nest: Nest, loops: tuple[Var, ...]) -> list[Index]:
+    """The offsets of accesses that reach more than half as many elements as any."""
     reads, writes = nest.accesses()
     offsets = [offset for _, offset in (*reads, *writes)]
-    points = {offset: _points(offset, nest.loops, nest.hints) for offset in offsets}
+    points = {offset: _points(offset, loops, nest.hints) for offset in offsets}
     most = max(points.values())
-    large = [offset for offset in offsets if 2 * points[offset] > most]
+    return [offset for offset in offsets if 2 * points[offset] > most]
+
+
+def large_offsets(tiling: Tiling) -> list[Index]:
+    """The offsets, over tiles, of accesses that reach more than half as many elements as any."""
+    loops = tuple(tile.variable for tile in tiling.tiles) + tiling.serial + (tiling.program or ())
+    return _large(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
+
+
+def _typical(nest: Nest) -> Index:
+    """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
+    large = _large(nest, nest.loops)
     leads = [next((v for v in nest.loops if stride(offset, v, nest.hints) == 1), None) for offset in large]
     lead = max((v for v in leads if v is not None), key=leads.count, default=None)
     chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]
-    return max(chosen, key=lambda offset: points[offset])
+    return max(chosen, key=lambda offset: _points(offset, nest.loops, nest.hints))
 
 
 def is_along_row(nest: Nest) -> bool:

@@ -71,12 +71,13 @@ def some_parameter(draw: random.Random) -> Parameter:
     )
 
 
-def some_launch(draw: random.Random, nested: bool = False) -> KernelLaunch:
+def some_launch(draw: random.Random, variants: int = 4) -> KernelLaunch:
     grid = tuple(some_expression(draw) if draw.random() < 0.4 else (0, draw.randint(0, 9)) for _ in range(3))
-    assumes = () if nested or draw.random() < 0.6 else tuple(some_expression(draw) for _ in range(draw.randint(1, 3)))
+    plain = variants == 1 or draw.random() < 0.6
+    assumes = () if plain else tuple(some_expression(draw) for _ in range(draw.randint(1, 3)))
     parameters = tuple(some_parameter(draw) for _ in range(3))
     aligned = (draw.randrange(SLOTS),) if draw.random() < 0.1 else ()
-    otherwise = some_launch(draw, nested=True) if assumes else None
+    otherwise = some_launch(draw, variants - 1) if assumes else None
     return KernelLaunch(draw.randrange(2), parameters, grid, aligned, assumes, otherwise)
 
 
@@ -103,7 +104,7 @@ def check_launches(log: str, steps: list[KernelLaunch | Clear], sizes: list[int]
     for step in steps:
         if isinstance(step, Clear):
             continue
-        if any(computed(words, sizes) > 0 for words in step.assumes):
+        while any(computed(words, sizes) > 0 for words in step.assumes):
             step = step.otherwise
         grid = [computed(words, sizes) for words in step.grid]
         if min(grid) <= 0:

@@ -68,6 +68,46 @@ def test_what_a_launch_assumes_is_asked_in_each_run(fake: FakeDriver) -> None:
     assert run(segment, [0], [1 << 40, 1]) == 0, "sizes beyond 32 bits go to the kernel that takes them"
 
 
+def chain(*assumed: str) -> KernelLaunch:
+    """Launches of kernels 0, 1 and so on, each for sizes of which the one before it assumes too much."""
+    step = attrs.evolve(launch((SizeValue(0),)), kernel=len(assumed))
+    for number, text in reversed(list(enumerate(assumed))):
+        assumes = (expression(text, {"n": 0, "m": 1}, {}),)
+        step = attrs.evolve(
+            launch((SizeValue(0, narrow=True),)), kernel=number, aligned=(number,), assumes=assumes, otherwise=step
+        )
+    return step
+
+
+def test_the_first_of_several_kernels_whose_assumptions_hold_is_launched(fake: FakeDriver) -> None:
+    step = chain("n % 16", "n - 4096", "n - 65536")
+    assert [each.kernel for each in step.alternatives] == [0, 1, 2, 3]
+    words = segment_words(0, (step,))
+    assert words[:6] == (0, 3, 0, 1, 2, 0), "slots that one of them wants aligned; no size must fit 32 bits"
+    names = ("aligned", "short", "longer", "general")
+    table = LaunchTable(tuple(map(kernel, names)), {"s": words}, {})
+    segment = fake.library(table, dict.fromkeys((f"{name}.cubin" for name in names), b"fake 1\0")).function("s")
+    for n, name in ((1 << 20, "aligned"), (4095, "short"), (4097, "longer"), (1 << 40 | 1, "general")):
+        fake.clear()
+        assert run(segment, [0, 0, 0], [n, 1]) == 0
+        assert [line.split()[1] for line in fake.log() if line.startswith("launch")] == [name], n
+
+
+def test_a_chain_of_kernels_without_end_is_refused(fake: FakeDriver) -> None:
+    def made(length: int) -> LaunchTable:
+        return LaunchTable((kernel("add_one"),), {"s": segment_words(0, (step_of(length),))}, {})
+
+    def step_of(length: int) -> KernelLaunch:
+        step = launch((SizeValue(0),))
+        for _ in range(length - 1):
+            step = attrs.evolve(step, assumes=(expression("n - 1", {"n": 0}, {}),), otherwise=step)
+        return step
+
+    assert fake.library(made(8), IMAGES).function("s").handle
+    with pytest.raises(CodegenError, match="not well formed"):
+        fake.library(made(9), IMAGES)
+
+
 @pytest.mark.parametrize(
     ("text", "sizes", "value"),
     [

@@ -160,6 +160,18 @@ def test_a_kernel_for_sizes_like_the_first_comes_with_one_for_others() -> None:
     assert packed.table.segments["s"] == segment_words(3, (step,))
 
 
+def test_a_kernel_may_come_with_several_of_which_each_assumes_less() -> None:
+    general = scale(name="general")
+    narrow = scale(name="narrow", assumes=("s0 - 4096",), otherwise=general)
+    fast = scale(name="fast", assumes=("s0 % 16", "s0 - 4096"), otherwise=narrow, divisible=frozenset({"n"}))
+    aligned = with_alignment(fast, draft())
+    assert [k.name for k in aligned.alternatives] == ["fast", "narrow", "general"]
+    assert all("x" in k.divisible for k in aligned.alternatives), "pointers are aligned for all of them"
+    assert [aligned.chosen_for({"s0": n}).name for n in (32, 31, 8192)] == ["fast", "narrow", "general"]
+    packed = pack(draft(), {"s": [(aligned,)]}, chosen)
+    assert [k.function for k in packed.table.kernels] == ["fast", "narrow", "general"]
+
+
 def test_a_grid_beyond_the_launcher_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="sqrt"):
         pack(draft(), {"s": [(scale(grid=("sqrt(s0)",)),)]}, chosen)

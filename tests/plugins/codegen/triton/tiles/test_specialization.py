@@ -61,19 +61,19 @@ def test_without_hints_nothing_is_taken_for_granted() -> None:
 
 
 @pytest.mark.parametrize("row_sum", [False, True])
-def test_sizes_like_the_first_run_the_fast_kernel_and_others_the_general_one(row_sum: bool) -> None:
+def test_sizes_like_the_first_run_the_fast_kernel_odd_ones_one_of_32_bits_and_others_the_general_one(
+    row_sum: bool,
+) -> None:
     made = emitted(LIKE, row_sum=row_sum)
-    assert made.chosen_for(LIKE) is made and made.chosen_for({"s0": 16, "s1": 1 << 20}) is made
-    for unlike in ({"s0": 4096, "s1": 511}, {"s0": 1 << 16, "s1": 1 << 15}, {"s0": 1 << 40, "s1": 16}):
-        assert made.chosen_for(unlike) is made.otherwise, unlike
-    assert "int64" in made.otherwise.source and "int64" not in made.source
-    assert made.signature["n0"] == "i32" and made.otherwise.signature["n0"] == "i64"
-
-
-def test_a_size_that_was_odd_may_be_anything() -> None:
-    made = emitted({"s0": 4095, "s1": 512})
-    assert made.chosen_for({"s0": 3, "s1": 512}) is made
-    assert made.chosen_for({"s0": 3, "s1": 3}) is made.otherwise
+    fast, narrow, general = made.alternatives
+    for like in (LIKE, {"s0": 16, "s1": 1 << 20}, {"s0": 15, "s1": 1 << 20}):
+        assert made.chosen_for(like) is fast, "vectors begin and end at no number of rows"
+    assert made.chosen_for({"s0": 4096, "s1": 511}) is narrow
+    for unlike in ({"s0": 1 << 16, "s1": 1 << 15}, {"s0": 1 << 40, "s1": 16}, {"s0": 1 << 40, "s1": 15}):
+        assert made.chosen_for(unlike) is general, unlike
+    assert "int64" in general.source and "int64" not in fast.source + narrow.source
+    assert [each.signature["n0"] for each in made.alternatives] == ["i32", "i32", "i64"]
+    assert fast.divisible and not narrow.divisible and not general.divisible
 
 
 def test_sizes_near_the_end_of_32_bits_have_no_kernel_of_32_bits() -> None:
@@ -93,9 +93,24 @@ def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked()
         (made,) = emit(shares, {**declarations, "y": y}, DeviceProperties(), {"s0": 4096, "s1": columns})
         assert all(dict(config.constants)["RBLOCK"] == block for config in made.configs) and "for " not in made.source
         assert made.chosen_for({"s0": 16, "s1": block}) is made
-        assert made.chosen_for({"s0": 4096, "s1": block + 16}) is made.otherwise and "for " in made.otherwise.source
+        general = made.alternatives[-1]
+        assert made.chosen_for({"s0": 4096, "s1": block + 16}) is general and "for " in general.source
+        odd = made.chosen_for({"s0": 4096, "s1": block - 1})
+        assert odd is not general and dict(odd.configs[0].constants)["RBLOCK"] == block and not odd.divisible
     (long,) = emit(shares, {**declarations, "y": y}, DeviceProperties(), {"s0": 4096, "s1": 1 << 17})
     assert "for " in long.source
+
+
+def test_rows_of_which_there_are_none_for_the_nearest_odd_size_are_tiled() -> None:
+    kernel, declarations = row_kernel(row_sum=True)
+    i, j = Var("i0", size(ROWS - 1024)), kernel.inner[0]
+    x, y = (attrs.evolve(declarations[name], shape=(i.extent, *declarations[name].shape[1:])) for name in "xy")
+    store = attrs.evolve(
+        kernel.stores[0], coords=(i.index,), expr=reduce("sum", (j,), load("x", (i.index, j.index), BF16))
+    )
+    rest = Kernel("k", (i,), (j,), (store,), ("sum",))
+    (made,) = emit(rest, {"x": x, "y": y}, DeviceProperties(), {"s0": 1024, "s1": 512})
+    assert made.alternatives[-1].assumes == ()
 
 
 def widest_load(kernel: TritonKernel) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import attrs
 import pytest
 import sympy
@@ -9,7 +11,7 @@ import torch
 
 from tests.plugins.codegen.cpp.kernel_lab import Case, element
 from tests.plugins.codegen.triton.tiles.test_specialization import widest_load
-from tests.plugins.codegen.triton.triton_lab import check
+from tests.plugins.codegen.triton.triton_lab import check, compile_offline
 from turret.ir import Kernel, Store, TensorDecl, Var, call, index_value, part, reduce
 from turret.ir.expr import Expr, cast
 from turret.ir.index import size
@@ -86,8 +88,29 @@ def test_parts_begin_where_vectors_can_be_loaded_whatever_the_length() -> None:
 
 
 def test_a_part_is_a_program_and_only_its_last_block_is_masked() -> None:
-    for along, hints in (("all", LARGE), ("down", {"s0": 16384, "s1": 4096})):
-        for kernel in emitted(along, hints).alternatives:
-            assert len(kernel.grid) == 2 and " % n" not in kernel.source
-            loop, last = kernel.source.split("    if rwhole0 < rend0:")
-            assert "rmask" in last and "rmask" not in loop
+    down = emitted("down", {"s0": 16384, "s1": 4096})
+    for kernel in (*emitted("all", LARGE).alternatives, down):
+        assert len(kernel.grid) == 2 and " % n" not in kernel.source
+        loop, last = kernel.source.split("    if rwhole0 < rend0:")
+        assert "rmask" in last and "rmask" not in loop
+
+
+def in_loop(kernel: TritonKernel) -> list[str]:
+    """What an instruction of each warp does, of loads and sums in the order of the machine code, up to where all lanes
+    meet."""
+    pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
+    text = compile_offline(attrs.evolve(kernel, divisible=kernel.divisible | pointers)).asm["sass"]
+    return re.findall(r"LDG|FADD|FFMA|BAR", text.partition("BAR")[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_columns_that_begin_anywhere_have_the_loads_of_a_block_under_way_before_one_is_used(dtype: torch.dtype) -> None:
+    made = case("sum", "down", 3, 5, dtype=dtype)
+    even, odd = (
+        emit(made.kernel, made.declarations, DeviceProperties(), hints)[0].alternatives
+        for hints in ({"s0": 16384, "s1": 4096}, {"s0": 16383, "s1": 4095})
+    )
+    for mine, theirs in zip(even[1:], odd, strict=True):
+        assert mine.configs == theirs.configs, "those for odd sizes are the same, whatever the first were"
+        found = in_loop(mine)
+        assert found.index("FADD") >= 10 and found.count("LDG") <= 32, found
