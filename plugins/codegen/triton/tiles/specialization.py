@@ -50,6 +50,8 @@ def _vector_ends(tiling: Tiling) -> list[Size]:
     found = [part for index in offsets for part in _parts_of(index)]
     compared = [arg for node in walk(*nest.roots) if node.op in _COMPARISONS for arg in node.args]
     found += [arg.payload for arg in compared if arg.op == "size"]
+    if tiling.part is not None and tiling.part.length is not None:
+        found.append(tiling.part.length)
     found.sort(key=lambda value: len(_symbols(value)))
     large = large_offsets(tiling)
     for tile in tiling.tiles:

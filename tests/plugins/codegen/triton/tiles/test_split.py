@@ -87,6 +87,14 @@ def test_parts_begin_where_vectors_can_be_loaded_whatever_the_length() -> None:
             assert widest_load(kernel) == 128
 
 
+def test_where_the_whole_ends_at_a_vector_the_last_block_is_read_in_vectors_too() -> None:
+    kernel = emitted("all", LARGE)
+    assert kernel.divisible and all("% 16" not in text for text in kernel.alternatives[-1].assumes)
+    pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
+    ptx = compile_offline(attrs.evolve(kernel, divisible=kernel.divisible | pointers)).asm["ptx"]
+    assert "ld.global.b16" not in ptx
+
+
 def test_a_part_is_a_program_and_only_its_last_block_is_masked() -> None:
     down = emitted("down", {"s0": 16384, "s1": 4096})
     for kernel in (*emitted("all", LARGE).alternatives, down):
