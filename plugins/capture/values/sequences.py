@@ -325,6 +325,13 @@ class List(Sequence):
             return self.items[index]
         return [self.items[index]] if -len(self.items) <= index < len(self.items) else []
 
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        if self.assume_length is not None:
+            index = self.position(t, key)
+            if isinstance(index, int) and self.before - len(self.held) <= index < 0:
+                return self.held[index]  # what the program itself has appended
+        return super().get_item(t, key)
+
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         index = self.position(t, key)
         new: Any = value
