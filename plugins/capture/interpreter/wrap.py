@@ -267,7 +267,9 @@ def _deque(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, type(object))
     t.guards.take("CALL", source, (lookups.maxlen_of, object.maxlen))
     assume_length = functools.partial(t.guards.take, "LENGTH", source, len(object))
-    return Deque([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen, assume_length)
+    return Deque(
+        [Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen, assume_length
+    )
 
 
 def _size(t: Tracer, object: Any, source: Source) -> Value:

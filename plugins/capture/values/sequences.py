@@ -291,7 +291,7 @@ class List(Sequence):
         self.before = len(items)
 
     @property
-    def items(self) -> list[Value]:  # type: ignore[override]
+    def items(self) -> list[Value]:
         if self.assume_length is not None:
             self.assume_length()
             self.assume_length = None
