@@ -24,7 +24,7 @@ class History:
     def __init__(self) -> None:
         self.shapes: dict[str, list[int | None]] = {}
         self.strides: dict[str, list[frozenset[tuple[str, int]]]] = {}
-        """For each dimension what has held of its stride so far (``_facts_of_stride``); nothing: it changes by itself."""
+        """What has held so far of the stride of each dimension (``_facts_of_stride``): nothing of one of its own."""
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
         self.objects: dict[tuple[int, str], weakref.ref | None] = {}
