@@ -41,7 +41,7 @@ def turret_capture(
     owner = getattr(target, "__self__", target)
     if isinstance(owner, torch.nn.Module):
         settings.share(owner, root)
-    elif target is given and type(target) is types.FunctionType:
+    elif target is given and type(target) is types.FunctionType and settings.storing is not None:
         settings.share_code(target)
 
     module = module_called(target) if fullgraph else None

@@ -251,6 +251,11 @@ def _is_plain_function(object: types.FunctionType) -> bool:
     )
 
 
+def _assume(t: Tracer, kind: str, source: Source, expected: Any) -> None:
+    """Take a guard later on; what waits to do so holds the tracer alone, which lets go of all that is its own."""
+    t.guards.take(kind, source, expected)
+
+
 def _tuple(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, tuple)
     t.guards.take("LENGTH", source, len(object))
@@ -259,14 +264,14 @@ def _tuple(t: Tracer, object: Any, source: Source) -> Value:
 
 def _list(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, list)
-    assume_length = functools.partial(t.guards.take, "LENGTH", source, len(object))
+    assume_length = functools.partial(_assume, t, "LENGTH", source, len(object))
     return List([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, assume_length)
 
 
 def _deque(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, type(object))
     t.guards.take("CALL", source, (lookups.maxlen_of, object.maxlen))
-    assume_length = functools.partial(t.guards.take, "LENGTH", source, len(object))
+    assume_length = functools.partial(_assume, t, "LENGTH", source, len(object))
     return Deque(
         [Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen, assume_length
     )
@@ -299,7 +304,7 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     pairs = dict.items(object)
     assume_keys = None
     if all(map(_plain_key, object)):
-        assume_keys = functools.partial(t.guards.take, "KEYS", source, tuple(object))
+        assume_keys = functools.partial(_assume, t, "KEYS", source, tuple(object))
         for key, value in pairs:
             items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
     else:
