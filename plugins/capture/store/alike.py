@@ -107,13 +107,13 @@ class _Functions:
 
 
 _MOST_FUNCTIONS = 64
-_functions = _Functions()
+function_groups = _Functions()
 
 
 def find_alike_functions(context: CompileContext, asked_for: tuple[Any, ...], function: types.FunctionType) -> Alike:
     """The group that a compiled function belongs to: one of the same code, around functions of the same code."""
     made_by = (*_made_by(context), *_kinds(function, DEPTH))
-    return _functions.find((tuple(map(id, made_by)), repr(context.config), *asked_for), made_by)
+    return function_groups.find((tuple(map(id, made_by)), repr(context.config), *asked_for), made_by)
 
 
 def _kinds(function: types.FunctionType, depth: int) -> Iterator[Any]:
