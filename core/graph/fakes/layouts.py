@@ -358,7 +358,58 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.reflection_pad3d_backward.default: _like_second,
 }
 
+
+def _transformed(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    return _of_transform(out, args[0].stride(), args[1], False)
+
+
+def _transformed_from_real(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    return _of_transform(out, args[0].stride(), args[1], True)
+
+
+def _transformed_to_real(out: torch.Tensor, args: Sequence[Any]) -> Sequence[Any]:
+    value, (*others, last) = args[0], args[1]
+    between = _of_transform(value, value.stride(), others, False) if others else value.stride()
+    return _of_transform(out, between, [last], True)
+
+
+def _of_transform(out: torch.Tensor, strides: Sequence[Any], dims: Sequence[int], last_stays: bool) -> Sequence[Any]:
+    """Strides of a Fourier transform along ``dims`` as MKL is called: what is transformed lies innermost, both the rest
+    and ``dims``, but for the last of a transform from or to real numbers, in the order in which the input lies."""
+    if not dims or not torch.backends.mkl.is_available() or is_empty(out.shape):
+        return out.stride()
+    transformed = [dim % out.dim() for dim in dims]
+    rest = _partitioned(out.dim(), transformed)
+    last = transformed[-1:] if last_stays else []
+    inner = transformed[:-1] if last_stays else transformed
+    order = [*_outermost_first(rest, strides), *_outermost_first(inner, strides), *last]
+    by_order = contiguous_strides([out.shape[dim] for dim in order])
+    return [by_order[order.index(dim)] for dim in range(out.dim())]
+
+
+def _partitioned(count: int, out: Sequence[int]) -> list[int]:
+    """The dimensions that are not ``out``, as ``std::partition`` leaves them: where strides are equal, their order
+    decides of the strides of dimensions of size 1."""
+    kept = list(range(count))
+    first, last = 0, count
+    while True:
+        while first < last and kept[first] not in out:
+            first += 1
+        while first < last and kept[last - 1] in out:
+            last -= 1
+        if first >= last:
+            return kept[:first]
+        kept[first], kept[last - 1] = kept[last - 1], kept[first]
+
+
+def _outermost_first(dims: Sequence[int], strides: Sequence[Any]) -> list[int]:
+    return sorted(dims, key=lambda dim: strides[dim], reverse=True)
+
+
 _ON_CPU: dict[Any, _Rule] = {
+    aten._fft_c2c.default: _transformed,
+    aten._fft_r2c.default: _transformed_from_real,
+    aten._fft_c2r.default: _transformed_to_real,
     aten.log_sigmoid_forward.default: _row_major,
     aten.log_sigmoid_backward.default: _like_first,
     aten.replication_pad2d_backward.default: _suggested_by_second,

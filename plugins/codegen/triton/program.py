@@ -12,7 +12,7 @@ from turret.ir.program import Template, TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.triton.emission.ahead import ahead
 from turret.plugins.codegen.triton.emission.attention import attention_kernel
-from turret.plugins.codegen.triton.emission.body import grid_text, write_body
+from turret.plugins.codegen.triton.emission.body import grid_texts, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.prelude import IMPORTS, SIGNAL, WAIT, WAIT_IMPORT, WAITS_FROM, prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
@@ -23,6 +23,7 @@ from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tilin
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.tiles.split import split
+from turret.plugins.codegen.triton.tiles.split_kernel import Part
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, serial_tile, tile
 
 
@@ -53,7 +54,8 @@ def emit(
     tensors = {**declarations, **stages.tensors}
     waits = properties.capability >= WAITS_FROM
     rivals = properties if tuned and len(stages.kernels) == 1 else None
-    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints, given, rivals)) is not None]
+    found = (_write(k, tensors, waits, hints, given, rivals, stages.part) for k in stages.kernels)
+    written = [kernel for kernel in found if kernel is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
@@ -66,15 +68,17 @@ def _write(
     hints: Mapping[str, int],
     given: frozenset[str],
     rivals: DeviceProperties | None,
+    part: Part | None,
 ) -> TritonKernel | None:
     """One Triton kernel; None where it would store nothing.
 
     ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended.
-    ``rivals``: the device for which to write other kernels beside it."""
+    ``rivals``: the device for which to write other kernels beside it.  ``part``: the part of rows that a program takes,
+    where the kernel has a loop over parts."""
     nest = normalise(kernel, declarations, hints)
     if not nest.stores:
         return None
-    emitter = Emitter(_tiling(kernel, nest))
+    emitter = Emitter(_tiling(kernel, nest, part))
     made = _written(kernel, emitter, waits, given)
     if rivals is not None and not made.sizes:
         return attrs.evolve(made, rivals=_rivals(kernel, emitter.tiling, rivals, waits, given))
@@ -94,9 +98,10 @@ def _with_faster(
     held = held_rows(tiling) if known else None
     if not divisible and narrow is None and held is None:
         return made
-    faster = Emitter(tiling if held is None else held[0], narrow=narrow is not None)
+    faster = Emitter(tiling if held is None else held[0], narrow is not None, divisible)
     fast = _written(kernel, faster, waits, given)
-    ends = [] if held is None else [held[1]]
+    divisible = tuple(name for name in divisible if name in faster.symbols)
+    ends = () if held is None else held[1]
     assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
     if not assumes:
         return made
@@ -139,7 +144,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str
         signature=types,
         divisible=frozenset(),
         configs=configs,
-        grid=(grid_text(emitter),),
+        grid=grid_texts(emitter),
         options=options,
         stored=stored,
         inplace=inplace,
@@ -183,12 +188,12 @@ def _written_tensors(emitter: Emitter) -> tuple[tuple[str, ...], tuple[str, ...]
     return stored, tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores))
 
 
-def _tiling(kernel: Kernel, nest: Nest) -> Tiling:
+def _tiling(kernel: Kernel, nest: Nest, part: Part | None) -> Tiling:
     form = matrix_form(nest)
     if form is not None:
         return matrix_tiling(nest, form)
     if not is_serial(kernel, nest.tensors):
-        return tile(nest)
+        return tile(nest, part if part is not None and part.number in nest.outer else None)
     coords = tuple(store.coords for store in nest.stores if store.mode is not None)
     return serial_tile(nest, independent_loops(coords, nest.outer))
 

@@ -16,6 +16,7 @@ from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.specialization import MULTIPLE, is_multiple
 from turret.plugins.codegen.triton.tiles.tiling import Tile
 
 ATOMIC_ADD = frozenset(("fp16", "bf16", "fp32", "fp64", "i32", "i64"))
@@ -48,6 +49,9 @@ def write_body(emitter: Emitter) -> None:
         return
     row = tiling.row
     stores = tiling.stores
+    if _has_whole_blocks(emitter):
+        _store_by_block(emitter)
+        return
     if row is not None:
         writer = RowWriter(emitter)
         if not tiling.persistent:
@@ -57,8 +61,32 @@ def write_body(emitter: Emitter) -> None:
     _store_all(emitter, list(stores), scope)
 
 
-def grid_text(emitter: Emitter) -> str:
-    """How many programs run, as Python text over size symbols and block sizes."""
+def _has_whole_blocks(emitter: Emitter) -> bool:
+    """Whether there is one dimension, not a row, whose end may cut through what one instruction loads."""
+    tiling = emitter.tiling
+    if len(tiling.tiles) != 1 or tiling.row is not None or isinstance(tiling.tiles[0].extent, int):
+        return False
+    return not is_multiple(tiling.tiles[0].extent, MULTIPLE, emitter.divisible)
+
+
+def _store_by_block(emitter: Emitter) -> None:
+    """All stores, without masks where a block lies within its dimension: masks would part what is loaded at once."""
+    (tile,) = emitter.tiling.tiles
+    last = f"tl.program_id(0){'.to(tl.int64)' if emitter.wide else ''} == {emitter.size(tile.extent)} // {tile.block}"
+    for header, whole in ((f"if {last}:", ()), ("else:", (tile.variable,))):
+        scope = Scope(emitter.base, header, whole)
+        scope.variables[tile.variable] = tile.letter
+        _store_all(emitter, list(emitter.tiling.stores), scope)
+        scope.close()
+
+
+def grid_texts(emitter: Emitter) -> tuple[str, ...]:
+    """How many programs run, as Python text over size symbols and block sizes; the second number is that of parts."""
+    part = emitter.tiling.part
+    return (_tiles_text(emitter),) if part is None else (_tiles_text(emitter), str(part.number.extent))
+
+
+def _tiles_text(emitter: Emitter) -> str:
     if emitter.tiling.matrix is not None:
         grid = matrix_grid if emitter.tiling.loop is None else tile_loop_grid
         return grid(emitter, emitter.tiling.matrix)
@@ -87,12 +115,17 @@ def _open_tiles(emitter: Emitter) -> None:
             number = f"({before}) % {tile.letter}count"
         base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
         base.variables[tile.variable] = tile.letter
+    if tiling.part is not None:
+        base.line(f"part = tl.program_id(1){'.to(tl.int64)' if emitter.wide else ''}")
+        base.variables[tiling.part.number] = "part"
     row = tiling.row
     if row is not None:
         name = "r" if tiling.persistent else "rbase"
         base.line(f"{name} = {_range(emitter, row)}")
         if tiling.persistent:
             base.variables[row.variable] = "r"
+    if row is not None and tiling.half_filled:
+        base.line(f"tl.assume({emitter.size(row.extent)} > {row.block} // 2)")
 
 
 def _sweep(emitter: Emitter, program: tuple[Var, ...]) -> None:

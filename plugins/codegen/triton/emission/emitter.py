@@ -5,7 +5,7 @@ A value has a dimension for each tile dimension, of size 1 where it does not var
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -26,7 +26,7 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     typed_literal,
 )
 from turret.plugins.codegen.triton.tiles.facts import Facts
-from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.specialization import divided_text
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
 
 _BARE_LITERALS = frozenset(
@@ -38,15 +38,15 @@ _BARE_LITERALS = frozenset(
 class Emitter(TextEmitter):
     """The state of writing one kernel.
 
-    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes,
-    ``described`` the pointers that tensor descriptors begin at.
+    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``divisible``: symbols that are multiples of 16.
+    ``sizes`` are those that the text computes, ``described`` the pointers that tensor descriptors begin at.
     """
 
     symbol_stem = "n"
 
-    def __init__(self, tiling: Tiling, narrow: bool = False) -> None:
+    def __init__(self, tiling: Tiling, narrow: bool = False, divisible: Collection[str] = ()) -> None:
         super().__init__(Scope(), Facts(tiling))
-        self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
+        self.tiling, self.tensors, self.narrow, self.divisible = tiling, tiling.nest.tensors, narrow, divisible
         self.sizes: dict[Size, None] = {}
         self.described: set[str] = set()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
@@ -63,7 +63,7 @@ class Emitter(TextEmitter):
         return "tl.int64" if self.wide else "tl.int32"
 
     def size(self, value: Size) -> str:
-        text = size_text(value, self.symbol)
+        text = divided_text(value, self.symbol, self.divisible)
         self.sizes[value] = None
         if isinstance(value, int) or text in self.symbols.values():
             return text
@@ -96,15 +96,28 @@ class Emitter(TextEmitter):
         name = f"{tile.letter}mask"
         if name not in home.names:
             home.names[name] = name
-            home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
+            home.line(f"{name} = {home.variable(tile.variable)} < {self.end(tile)}")
         return home.names[name]
+
+    def end(self, tile: Tile) -> str:
+        """Where a tile dimension ends: of a row in parts, where the program's part of it does."""
+        part = self.tiling.part
+        if part is None or part.length is None or not tile.is_row:
+            return self.size(tile.extent)
+        chunk = self.size(tile.extent)
+        rest = f"tl.minimum({self.size(part.length)} - {self.base.variable(part.number)} * {chunk}, {chunk})"
+        return self.named(self.base, "row end", "rend", f"tl.maximum({rest}, 0)")
+
+    def needs_mask(self, tile: Tile, scope: Scope) -> bool:
+        """Whether blocks may reach beyond a tile's extent where a scope is."""
+        return self.tiling.needs_mask(tile) and not any(tile.variable in s.whole for s in scope.chain())
 
     def masks(self, variables: frozenset[Var], scope: Scope, mask: Mask = None) -> str:
         """The mask of a value that varies along ``variables``; empty where it needs none."""
         parts = [
             self.tile_mask(tile, scope)
             for tile in self.tiling.tiles
-            if tile.variable in variables and self.tiling.needs_mask(tile)
+            if tile.variable in variables and self.needs_mask(tile, scope)
         ]
         if mask is not None:
             parts.append(self.value(mask, scope))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from turret.ir.expr import Expr, loads
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
 from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tiles.specialization import is_multiple
 
 VECTOR_BYTES = 16
 """Bytes that a thread loads in one instruction; as many neighbours are taken in together."""
@@ -24,6 +25,20 @@ def neighbours(writer: RowWriter, node: Expr) -> int:
     if not writer.tiling.along_row or not along:
         return 1
     return max(1, VECTOR_BYTES // max(2, *along))
+
+
+def _is_aligned(writer: RowWriter, node: Expr) -> bool:
+    """Whether a thread loads neighbours in one instruction: rows begin where whole vectors do.
+
+    Else it loads elements that are far apart, and those are what it takes in together.
+    """
+    found = [n for n in loads(node.args[0]) if writer.row.variable in n.variables]
+    for each in found:
+        (offset,), unit = each.coords, VECTOR_BYTES // max(2, each.dtype.itemsize)
+        steps = [step for atom, step in offset.terms if atom is not writer.row.variable]
+        if not all(is_multiple(step, unit, writer.emitter.divisible) for step in (*steps, offset.const)):
+            return False
+    return True
 
 
 def lane_shape(writer: RowWriter, node: Expr) -> str:
@@ -42,19 +57,21 @@ def write_step(writer: RowWriter, node: Expr, best: str, total: str, scope: Scop
     value, held, larger, base = (emitter.fresh(stem) for stem in ("v", "held", "larger", "base"))
     scope.line(f"{value} = {writer.inside(writer.element(node.args[0], node.dtype, scope), NOTHING, scope)}")
     group = neighbours(writer, node)
-    if group > 1:
+    axis, spread = writer.axis, f"{base}[{':, ' * writer.axis}None, :]"
+    if group > 1 and _is_aligned(writer, node):
         lanes = lane_shape(writer, node)
+        axis, spread = axis + 1, f"{base}[{':, ' * (axis + 1)}None]"
         scope.line(f"{value} = tl.reshape({value}, {lanes[:-1]}, {group}])")
-        scope.line(f"{held} = tl.reduce({value}, {writer.axis + 1}, max_nan)")
+        scope.line(f"{held} = tl.reduce({value}, {axis}, max_nan)")
+    elif group > 1:
+        *outer, row = lane_shape(writer, node)[1:-1].split(", ")
+        scope.line(f"{value} = tl.reshape({value}, [{', '.join([*outer, str(group), row])}])")
+        scope.line(f"{held} = tl.reduce({value}, {axis}, max_nan)")
     else:
         scope.line(f"{held} = {value}")
     scope.line(f"{larger} = max_nan({best}, {held})")
     scope.line(f"{base} = {_finite(larger)}")
-    if group > 1:
-        spread = f"{base}[{':, ' * (writer.axis + 1)}None]"
-        terms = f"tl.sum(tl.exp({value} - {spread}), {writer.axis + 1})"
-    else:
-        terms = f"tl.exp({value} - {base})"
+    terms = f"tl.sum(tl.exp({value} - {spread}), {axis})" if group > 1 else f"tl.exp({value} - {base})"
     scope.line(f"{total} = {total} * tl.exp({best} - {base}) + {terms}")
     scope.line(f"{best} = {larger}")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import torch
 
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.expr import Expr, walk
+from turret.ir.index import Var
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission import online_softmax
 from turret.plugins.codegen.triton.emission.operators import combine_text
@@ -31,66 +32,85 @@ def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[lis
     count = max(levels.values(), default=0)
     at_once = count == 1 and not any(facts.level(root) for s in along for root in s.roots)
     for level in range(1, count + 1):
-        scope = _open_pass(writer)
-        ends = _pass(writer, [node for node in found if levels[node] == level], scope)
-        if at_once:
-            store(along, scope)
-        scope.close()
-        for carried in ends:
-            carried.finish(writer.emitter.base)
+        nodes = [node for node in found if levels[node] == level]
+        _write_pass(writer, nodes, lambda scope: store(along, scope) if at_once else None)
         writer.emitter.base.level = level
     if along and not at_once:
-        scope = _open_pass(writer)
-        store(along, scope)
-        scope.close()
+        for scope in _blocks(writer):
+            store(along, scope)
 
 
-def _open_pass(writer: RowWriter) -> Scope:
-    """A loop over the blocks of the row, with the row's variable bound in it."""
+def _blocks(writer: RowWriter) -> Iterator[Scope]:
+    """The loop over the blocks of the row, with the row's variable bound in it: what is in it is written when it comes.
+
+    Of a row of symbolic length the last block, which may reach beyond the end, comes by itself: the others need no
+    mask, so that the compiler has several of their loads under way at a time.
+    """
     emitter, tile = writer.emitter, writer.row
-    offset = emitter.fresh("roffset")
-    scope = Scope(emitter.base, f"for {offset} in range(0, {emitter.size(tile.extent)}, {tile.block}):")
+    offset, end = emitter.fresh("roffset"), emitter.end(tile)
+    parted = not isinstance(tile.extent, int) and not writer.tiling.nest.scan_variables
+    if not parted:
+        yield from _opened(writer, f"for {offset} in range(0, {end}, {tile.block}):", offset)
+        return
+    whole = emitter.named(emitter.base, "whole blocks", "rwhole", f"{end} // {tile.block} * {tile.block}")
+    header = f"for {offset} in range(0, {whole}, {tile.block}):"
+    yield from _opened(writer, header, offset, (tile.variable,))
+    yield from _opened(writer, f"if {whole} < {end}:", whole)
+
+
+def _opened(writer: RowWriter, header: str, offset: str, whole: tuple[Var, ...] = ()) -> Iterator[Scope]:
+    scope = Scope(writer.emitter.base, header, whole)
     scope.line(f"r = {offset} + rbase")
-    scope.variables[tile.variable] = "r"
-    return scope
+    scope.variables[writer.row.variable] = "r"
+    yield scope
+    scope.close()
 
 
-def _pass(writer: RowWriter, nodes: list[Expr], scope: Scope) -> list[_Carried]:
+def _write_pass(writer: RowWriter, nodes: list[Expr], beside: Callable[[Scope], None]) -> None:
+    """A pass that reduces, with what is written ``beside`` in each of its blocks, and its results."""
+    ends = _carried(writer, nodes)
+    for scope in _blocks(writer):
+        for carried in ends:
+            carried.step(scope)
+        beside(scope)
+    for carried in ends:
+        carried.finish(writer.emitter.base)
+
+
+def _carried(writer: RowWriter, nodes: list[Expr]) -> list[_Carried]:
+    """What is carried of reductions in one pass; of a maximum and the sum of its online softmax, once."""
     together = writer.emitter.facts.together
     sums = {together[node]: node for node in nodes if node in together}
-    ends = []
-    for node in nodes:
-        if node in together:
-            continue
-        carried = _Carried(writer, node, sums.get(node))
-        carried.step(scope)
-        ends.append(carried)
-    return ends
+    return [_Carried(writer, node, sums.get(node)) for node in nodes if node not in together]
 
 
 @attrs.define(init=False)
 class _Carried:
-    """The accumulators of one reduction (with its sum, for a maximum that starts an online softmax) in a pass."""
+    """The accumulators of one reduction (with its sum, for a maximum that starts an online softmax) in a pass.
+
+    ``names``: those of the accumulators, by stem, in the order in which they were begun.
+    """
 
     writer: RowWriter
     node: Expr
     softmax_sum: Expr | None
-    names: list[str]
+    names: dict[str, str]
 
     def __init__(self, writer: RowWriter, node: Expr, softmax_sum: Expr | None) -> None:
         self.writer, self.node, self.softmax_sum = writer, node, softmax_sum
-        self.names = []
+        self.names = {}
 
     @property
     def kind(self) -> str:
         return self.node.payload.kind
 
     def _start(self, stem: str, value: str, dtype: torch.dtype, shape: str | None = None) -> str:
-        name = self.writer.emitter.fresh(stem)
-        shape = shape or self.writer.emitter.shape(self.writer.full)
-        self.writer.emitter.base.line(f"{name} = tl.full({shape}, {value}, {triton_type(dtype).register})")
-        self.names.append(name)
-        return name
+        """Name of an accumulator, which begins with a value ahead of the pass."""
+        if stem not in self.names:
+            name = self.names[stem] = self.writer.emitter.fresh(stem)
+            shape = shape or self.writer.emitter.shape(self.writer.full)
+            self.writer.emitter.base.line(f"{name} = tl.full({shape}, {value}, {triton_type(dtype).register})")
+        return self.names[stem]
 
     def step(self, scope: Scope) -> None:
         """Take in one block."""
@@ -110,19 +130,19 @@ class _Carried:
         """Reduce the accumulators, and name the results."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         if self.softmax_sum is not None:
-            best, total = self.names
+            best, total = self.names.values()
             best, total = online_softmax.write_end(writer, best, total, scope)
             scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
         elif self.kind == "welford":
             self._welford_end(scope)
         elif self.kind in ("argmin", "argmax"):
             results = emitter.fresh("best"), emitter.fresh("at")
-            scope.line(f"{', '.join(results)} = {writer.collapsed_by(f'{self.kind}_of', *self.names)}")
+            scope.line(f"{', '.join(results)} = {writer.collapsed_by(f'{self.kind}_of', *self.names.values())}")
             scope.line(f"{results[1]} = {results[1]}.to(tl.int64)")
             scope.names[node, None] = results[1]
         else:
             dtype = accumulator(self.kind, node.dtype)
-            text = from_accumulator(writer.total(self.kind, dtype, self.names[0]), dtype, node.dtype)
+            text = from_accumulator(writer.total(self.kind, dtype, self.names["acc"]), dtype, node.dtype)
             emitter.named(scope, (node, None), "t", text)
 
     def _plain_step(self, scope: Scope) -> None:
@@ -145,8 +165,7 @@ class _Carried:
     def _welford_step(self, scope: Scope) -> None:
         emitter, dtype = self.writer.emitter, self.node.dtype
         mean, m2 = self._start("mean", "0.0", dtype), self._start("m2", "0.0", dtype)
-        seen = emitter.fresh("seen")
-        emitter.base.line(f"{seen} = tl.full([], 0.0, {triton_type(dtype).register})")
+        seen = self._start("seen", "0.0", dtype, "[]")
         value = self.writer.element(self.node.args[0], dtype, scope)
         delta, new, share = emitter.fresh("delta"), emitter.fresh("new"), emitter.fresh("share")
         scope.line(f"{seen} = {seen} + 1.0")
@@ -159,7 +178,7 @@ class _Carried:
     def _welford_end(self, scope: Scope) -> None:
         """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
-        (lane_mean, lane_m2), count = self.names, self._lane_count(scope)
+        lane_mean, lane_m2, count = self.names["mean"], self.names["m2"], self._lane_count(scope)
         near, apart = emitter.fresh("near"), emitter.fresh("apart")
         scope.line(f"{near} = {writer.over_row(writer.collapsed('tl.sum', f'{lane_mean} * {count}'), node.dtype)}")
         scope.line(f"{apart} = {lane_mean} - {near}")
@@ -172,6 +191,6 @@ class _Carried:
         """How many elements each lane of the block has seen."""
         emitter, tile = self.writer.emitter, self.writer.row
         register = triton_type(self.node.dtype).register
-        count = f"(({emitter.size(tile.extent)} - rbase + ({tile.block} - 1)) // {tile.block})"
+        count = f"(({emitter.end(tile)} - rbase + ({tile.block} - 1)) // {tile.block})"
         name = emitter.named(scope, ("lanes", register), "lanes", f"tl.maximum({count}, 0).to({register})")
         return emitter.spread(name, frozenset((tile.variable,)), self.writer.full)

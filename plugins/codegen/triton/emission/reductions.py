@@ -65,7 +65,7 @@ class RowWriter:
 
     def inside(self, value: str, neutral: str, scope: Scope) -> str:
         """``value`` where the row has an element, else ``neutral``."""
-        if not self.tiling.needs_mask(self.row):
+        if not self.emitter.needs_mask(self.row, scope):
             return value
         return f"tl.where({self.emitter.tile_mask(self.row, scope)}, {value}, {neutral})"
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from turret.ir.emit.scopes import Scope as TextScope
+from turret.ir.index import Var
 
 
 class Scope(TextScope):
-    """The body of a Triton kernel, or of a loop in it under its ``header``."""
+    """The body of a Triton kernel, or of a loop in it under its ``header``.
 
-    def __init__(self, parent: Scope | None = None, header: str = "") -> None:
+    ``whole``: tile variables of which every block in it lies within the tile's extent.
+    """
+
+    def __init__(self, parent: Scope | None = None, header: str = "", whole: Collection[Var] = ()) -> None:
         super().__init__(parent)
-        self.header = header
+        self.header, self.whole = header, whole
 
     def close(self) -> None:
         """Hand the finished block to the parent."""

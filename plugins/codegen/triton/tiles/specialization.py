@@ -8,12 +8,13 @@ bits, indices are computed in as many: a division by a size that is known at run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import sympy
 
 from turret.errors import UnsupportedError
-from turret.ir.index import Size, hinted
+from turret.ir.emit.emitter import Namer
+from turret.ir.index import Size, hinted, size
 from turret.plugins.codegen.triton.tiles.facts import NARROW, Facts
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 
@@ -26,6 +27,33 @@ MOST_CONDITIONS = 16
 def multiples(symbols: Iterable[str], hints: Mapping[str, int]) -> tuple[str, ...]:
     """Symbols to take for multiples of 16."""
     return tuple(name for name in symbols if hints.get(name, 1) % MULTIPLE == 0)
+
+
+def divided_text(value: Size, namer: Namer, divisible: Collection[str]) -> str:
+    """A size as an expression, in which quotients of symbols that are multiples of 16 are multiples of sixteenths.
+
+    Triton does not see what half of such a symbol is a multiple of; it does of eight times a sixteenth.
+    """
+    if isinstance(value, int) or not divisible or not value.atoms(sympy.Function):
+        return size_text(value, namer)
+    found = [s for s in value.free_symbols if s.name in divisible and s.is_nonnegative]
+    parts = {s: sympy.Symbol(f"{s.name}_divided", integer=True, nonnegative=True) for s in found}
+    made = size(value.xreplace({symbol: MULTIPLE * part for symbol, part in parts.items()}))
+    if isinstance(made, int) or made.atoms(sympy.Function):
+        return size_text(value, namer)
+    names = {part.name: symbol.name for symbol, part in parts.items()}
+    return size_text(made, lambda name: f"({namer(names[name])} // {MULTIPLE})" if name in names else namer(name))
+
+
+def is_multiple(value: Size, unit: int, divisible: Collection[str]) -> bool:
+    """Whether a size is sure to be a multiple of ``unit``, a power of two up to 16, where symbols are as assumed."""
+    if isinstance(value, int):
+        return value % unit == 0
+    terms = (term.as_coeff_Mul() for term in sympy.Add.make_args(sympy.expand(value)))
+    return all(
+        number % unit == 0 or any(part.is_Symbol and part.name in divisible for part in sympy.Mul.make_args(rest))
+        for number, rest in terms
+    )
 
 
 def narrow_sizes(facts: Facts) -> tuple[Size, ...] | None:

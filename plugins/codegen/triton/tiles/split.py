@@ -23,7 +23,7 @@ from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
-from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
+from turret.plugins.codegen.triton.tiles.split_kernel import Part, Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import (
     PERSISTENT_OUTER,
     WALKED_IN_PART,
@@ -49,6 +49,8 @@ BLOCK_COLUMNS, BLOCKS, MOST_PARTS = 32, 12, 256
 have, and into how many parts a row may be cut, so that the second stage has its parts in one block, too."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
+ALIGNED = 16
+"""What parts of symbolic length are multiples of, so that Triton sees that each begins where vectors are loaded."""
 
 
 def split(
@@ -133,6 +135,8 @@ def _parts_of_columns(nest: Nest, columns: int, row: int, head: int | None, mult
     # Rows that lie in one block: programs that take fewer of them spare the second launch.
     if wanted < 2 or (row <= PERSISTENT_OUTER and columns // NARROWEST >= multiprocessors):
         return 1
+    if not isinstance(product(v.extent for v in nest.inner), int):
+        return wanted  # the last block of each part is masked, whatever its length
     even = (p for p in range(wanted, wanted // 2, -1) if p > 1 and _cut_length(p, head, row) % p == 0)
     whole = (p for p in even if row // p % walked.rows == 0)
     found = _blocks(nest, walked, columns, row, head, multiprocessors) or next(whole, 0)
@@ -194,9 +198,14 @@ class _Splitter:
         if isinstance(length, int):
             chunk: Size = -(-length // self.parts)
             self.even = chunk * self.parts == length
+            self.masked = not self.even
         else:
-            chunk = size(sympy.floor((length + self.parts - 1) / sympy.Integer(self.parts)))
-            self.even = False
+            most = self.parts * ALIGNED
+            chunk = size(ALIGNED * sympy.floor((length + most - 1) / sympy.Integer(most)))
+            self.even = self.masked = False  # a program's row ends where the whole one does
+        loops = (*self.outer, *self.inner)
+        symbolic = not all(isinstance(v.extent, int) for v in loops)
+        self.part = Part(self.piece, None if isinstance(length, int) else length) if symbolic else None
         local = Var(_free("piece", taken), chunk)
         position = self.piece.index * chunk + local
         if linear:
@@ -225,7 +234,7 @@ class _Splitter:
             early = []
         if stores:
             self.kernels.append(attrs.evolve(self.kernel, name=f"{self.kernel.name}_rest", stores=tuple(stores)))
-        return Stages(tuple(self.kernels), self.tensors, tuple(map(scratch_of, self.tensors.values())))
+        return Stages(tuple(self.kernels), self.tensors, tuple(map(scratch_of, self.tensors.values())), self.part)
 
     def _early(self, stores: tuple[Store, ...]) -> tuple[list[Store], tuple[Store, ...]]:
         """Stores that can go along with the first stage: no later stage reads the row again."""
@@ -307,17 +316,17 @@ class _Splitter:
     def _in_part(self, store: Store) -> Store:
         """A store at a point of the row, made at that point of its part."""
         condition = None if store.condition is None else self._moved(store.condition)
-        if not self.even:
+        if self.masked:
             false = constant(False, torch.bool)
             condition = self.inside if condition is None else call("masked", self.inside, condition, false)
         coords = tuple(c.substitute(self.mapping, self._moved) for c in store.coords)
         expr = self._moved(store.expr)
-        expr = expr if self.even else call("masked", self.inside, expr, constant(0, expr.dtype))
+        expr = call("masked", self.inside, expr, constant(0, expr.dtype)) if self.masked else expr
         return attrs.evolve(store, coords=coords, expr=expr, condition=condition)
 
     def _operand(self, expr: Expr, neutral: float | int) -> Expr:
         moved = self._moved(expr)
-        return moved if self.even else call("masked", self.inside, moved, constant(neutral, moved.dtype))
+        return call("masked", self.inside, moved, constant(neutral, moved.dtype)) if self.masked else moved
 
     def _hand_on(self, expr: Expr, partial: list[Store]) -> Expr:
         """Store a part's result; its load in the second stage."""

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.ir.index import Size, product
+from turret.ir.index import Size, Var, product
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.triton.tiles.kernel import Scratch
@@ -15,12 +15,28 @@ from turret.plugins.codegen.triton.tiles.sizes import size_text
 
 
 @attrs.frozen(eq=False)
+class Part:
+    """The part of each row that a program takes, where sizes are symbolic.
+
+    ``number``: the loop over parts.  ``length``: elements of a whole row, of which the last parts have fewer than the
+    kernel's row has, or none; None where all have as many.
+    """
+
+    number: Var
+    length: Size | None = None
+
+
+@attrs.frozen(eq=False)
 class Stages:
-    """Kernels that do the work of one, in order, with the tensors that they hand on to one another."""
+    """Kernels that do the work of one, in order, with the tensors that they hand on to one another.
+
+    ``part``: what those of them compute that have its loop.
+    """
 
     kernels: tuple[Kernel, ...]
     tensors: dict[str, TensorDecl] = attrs.field(factory=dict)
     scratch: tuple[Scratch, ...] = ()
+    part: Part | None = None
 
 
 def scratch_tensor(name: str, shape: tuple[Size, ...], dtype: torch.dtype, device: Any) -> TensorDecl:

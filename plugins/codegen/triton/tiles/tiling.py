@@ -17,11 +17,12 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
+from turret.ir.index import Div, Index, Mod, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
+from turret.plugins.codegen.triton.tiles.split_kernel import Part
 
 MANY_SHARING = 1024
 """Rows from which on programs take several of those that share what they read."""
@@ -116,7 +117,8 @@ class Tiling:
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
     product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
-    None, programs compute several tiles of it each.
+    None, programs compute several tiles of it each.  ``part``: the part of the row that a program takes, if not all.
+    ``half_filled``: the row has more elements than half of its block.
     """
 
     tiles: tuple[Tile, ...]
@@ -130,6 +132,8 @@ class Tiling:
     stages: int = 1
     matrix: MatrixForm | None = None
     loop: TileLoop | None = None
+    part: Part | None = None
+    half_filled: bool = False
 
     @property
     def row(self) -> Tile | None:
@@ -138,8 +142,10 @@ class Tiling:
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
-        if in_groups or not isinstance(tile.extent, int):
+        if in_groups:
             return True
+        if not isinstance(tile.extent, int):
+            return any(self._block(tile, config) != 1 for config in self.configs)
         return any(tile.extent % self._block(tile, config) for config in self.configs)
 
     def width(self, tile: Tile) -> str:
@@ -154,11 +160,11 @@ class Tiling:
         return constants[tile.block] * (constants["PARTS"] if self._is_parted(tile) else 1)
 
 
-def tile(nest: Nest) -> Tiling:
-    """The tiling of a nest."""
+def tile(nest: Nest, part: Part | None = None) -> Tiling:
+    """The tiling of a nest, of which a program takes a part of each row, or all."""
     if nest.swept:
         return _swept(nest)
-    return _reduction(nest) if nest.inner else _pointwise(nest)
+    return _reduction(nest, part) if nest.inner else _pointwise(nest)
 
 
 def _over_tiles(
@@ -219,7 +225,11 @@ def _pointwise(nest: Nest) -> Tiling:
     loops = nest.outer if nest.scattered else _by_stride(nest.outer, _largest(nest), nest.hints)
     groups = [("x", loops)] if loops else []
     if not nest.scattered:
-        groups = _contiguous_groups(nest, loops) or groups
+        runs = _contiguous_groups(nest, loops)
+        if not runs and (runs := _undivided_groups(nest, loops)):
+            tiles, stores = _over_tiles(nest, runs)
+            return Tiling(tiles, stores, nest, True, _rows_configs(tiles, nest.hints))
+        groups = runs or groups
     tiles, stores = _over_tiles(nest, groups)
     return Tiling(tiles, stores, nest, True, _pointwise_configs(tiles, nest))
 
@@ -323,6 +333,46 @@ def _leads(nest: Nest, loops: tuple[Var, ...]) -> set[Var]:
     return leads
 
 
+def _undivided_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
+    """Loops in two runs, where each point of a single one would be divided by a symbolic size: the last is the longest
+    of which no point is, and its rows are long enough to be blocks.  Empty where one run serves."""
+    for first in range(len(loops)):
+        run = loops[first:]
+        if all(isinstance(v.extent, int) for v in run[1:]):
+            divided = False
+        else:
+            tiles, stores = _over_tiles(nest, [("y", loops[:first]), ("x", run)])
+            divided = _is_divided(attrs.evolve(nest, stores=stores), tiles[-1].variable)
+        if not divided:
+            long = estimate(product(v.extent for v in run), nest.hints) >= SHORTEST_ROW
+            return [("y", loops[:first]), ("x", run)] if first and long else []
+    return []
+
+
+def _is_divided(nest: Nest, variable: Var) -> bool:
+    """Whether some index divides a variable by a symbolic size."""
+    atoms = [atom for index in nest.indices() for atom, _ in index.terms]
+    for atom in atoms:
+        if isinstance(atom, (Div, Mod)) and variable in atom.variables:
+            if not isinstance(atom.divisor, int):
+                return True
+            atoms += [inner for inner, _ in atom.numerator.terms]
+    return False
+
+
+SHORTEST_ROW = 32
+"""Rows of symbolic length from which on blocks are of rows, and the least block."""
+
+
+def _rows_configs(tiles: tuple[Tile, ...], hints: Mapping[str, int]) -> tuple[Config, ...]:
+    """Blocks of several rows, as long as leaves few lanes without an element at the ends of rows like the first."""
+    length = estimate(tiles[-1].extent, hints)
+    blocks = [block for block in (1024, 512, 256, 128, 64) if 8 * (-length % block) <= length]
+    block = next(iter(blocks), SHORTEST_ROW)
+    shapes = ((2048, 8), (1024, 4), (4096, 8), (2048, 4))
+    return tuple(_config({"YBLOCK": max(1, n // block), "XBLOCK": block}, warps) for n, warps in shapes)
+
+
 _SHAPES: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
     0: (((), 1),),
     1: (((1024,), 4), ((512,), 4), ((2048,), 8), ((256,), 2)),
@@ -369,8 +419,10 @@ def _config(blocks: dict[str, int], warps: int, stages: int = 1) -> Config:
 
 
 def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config, ...]:
-    """Distinct configurations; where the first fits without a rest, only those that do, so that masks can go."""
-    distinct = list(dict.fromkeys(configs))
+    """Distinct configurations; where the first fits without a rest, only those that do, so that masks can go, and so
+    where its blocks are one of many that nobody knows."""
+    singles = {t.block for t in tiles if not isinstance(t.extent, int) and dict(configs[0].constants)[t.block] == 1}
+    distinct = [c for c in dict.fromkeys(configs) if all(dict(c.constants)[block] == 1 for block in singles)]
 
     def even(config: Config) -> bool:
         blocks = dict(config.constants)
@@ -384,24 +436,34 @@ def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config,
 # ---------------------------------------------------------------- reductions
 
 
-def held_rows(tiling: Tiling) -> tuple[Tiling, Size] | None:
+HALF_FILLED = 1024
+"""Blocks from which on rows that begin anywhere are taken to fill half of them: the compiler then masks the other half
+alone.  Of rows of 4095 bfloat16 a softmax has a fifth fewer instructions."""
+
+
+def held_rows(tiling: Tiling) -> tuple[Tiling, tuple[Size, ...]] | None:
     """As a tiling that walks rows of symbolic length, with a block that holds such as were there when the graph was
     made, and what is zero or less for those that it holds; None where a loop reads no more, or they were too long."""
     nest = tiling.nest
     other = tiling.persistent or tiling.matrix is not None or tiling.serial or nest.swept
     if other or not nest.inner or _phases(nest) == 1:
         return None
-    made = _reduction(nest, held=True)
+    made = _reduction(nest, tiling.part, held=True)
     row = made.tiles[-1].extent
     if isinstance(row, int) or not made.persistent or not made.along_row:
         return None
-    return made, size(row - dict(made.configs[0].constants)["RBLOCK"])
+    block, seen = dict(made.configs[0].constants)["RBLOCK"], hinted(row, nest.hints)
+    held = size(row - block)
+    if block < HALF_FILLED or seen is None or seen % VECTOR == 0:
+        return made, (held,)
+    return attrs.evolve(made, half_filled=True), (held, size(block // 2 + 1 - row))
 
 
-def _reduction(nest: Nest, held: bool = False) -> Tiling:
+def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tiling:
     """``held``: rows of symbolic length count as no longer than they were."""
     typical = _typical(nest)
-    outer, inner = _by_stride(nest.outer, typical, nest.hints), nest.inner
+    rows = tuple(v for v in nest.outer if part is None or v is not part.number)
+    outer, inner = _by_stride(rows, typical, nest.hints), nest.inner
     if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
         inner = _by_stride(inner, typical, nest.hints)
     groups = [("x", outer)] if outer else []
@@ -417,9 +479,9 @@ def _reduction(nest: Nest, held: bool = False) -> Tiling:
     elif persistent:
         made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
     else:
-        made = _looped_configs(tiles, along_row, nest)
+        made = _looped_configs(tiles, along_row, nest, part)
     configs = _even_first(tiles, made)
-    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
+    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part)
 
 
 def _longest_block(nest: Nest, along_row: bool) -> int:
@@ -525,19 +587,20 @@ def _warps(elements: int) -> list[int]:
     return list(dict.fromkeys([first, second]))
 
 
-def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest) -> list[Config]:
+def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest, part: Part | None) -> list[Config]:
     row, hints = tiles[-1].extent, nest.hints
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
+    rows = estimate(tiles[0].extent if part is None else tiles[0].extent * part.number.extent, hints)
     shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(estimate(tiles[0].extent, hints), walked_columns(nest))
+        shapes = _column_shapes(rows, walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
         shapes = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
-    elif estimate(tiles[0].extent, hints) < MANY_ROWS:
+    elif rows < MANY_ROWS:
         shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
     else:
         shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
@@ -570,6 +633,10 @@ class WalkedColumns:
 
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
 """Where the last block of rows is one in part: masks take registers, too."""
+VECTOR = 16
+"""Bytes that a thread loads in one instruction where it may; so many elements of any type are whole vectors."""
+FEW_IN_PART = 4
+"""Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
 
 
 def walked_columns(nest: Nest) -> WalkedColumns:
@@ -589,4 +656,17 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     else:
         walked = WalkedColumns(64 if many else 32, 256, 2)
     length = product(v.extent for v in nest.inner)
-    return walked if isinstance(length, int) and length % walked.rows == 0 else WALKED_IN_PART
+    if isinstance(length, int):
+        return walked if length % walked.rows == 0 else WALKED_IN_PART
+    if estimate(length, nest.hints) < FEW_IN_PART * walked.rows:
+        return WALKED_IN_PART
+    if _begins_at_vectors(nest, moved):
+        return walked
+    return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+
+
+def _begins_at_vectors(nest: Nest, moved: list[torch.dtype]) -> bool:
+    """Whether rows of columns begin where vectors do, if they are like those that the graph was made for."""
+    typical = _typical(nest)
+    steps = [estimate(typical.coefficient(v), nest.hints) for v in nest.inner]
+    return all(step * dtype.itemsize % VECTOR == 0 for step in steps for dtype in moved)

@@ -9,6 +9,8 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled, snapshot
@@ -291,3 +293,28 @@ def test_what_is_rolled_along_an_extent_that_is_computed_to_be_0_is_memory_of_it
         expected, _ = program(torch.randn(8), n)
         assert rolled is not filled
         assert seen(rolled) == seen(expected) and torch.equal(rolled, expected)
+
+
+@st.composite
+def transforms(draw):
+    rank = draw(st.integers(1, 5))
+    shape = draw(st.lists(st.integers(1, 5), min_size=rank, max_size=rank))
+    order = draw(st.permutations(range(rank)))
+    dims = draw(st.permutations(range(rank)))[: draw(st.integers(1, rank))]
+    kind = draw(st.sampled_from(("c2c", "r2c", "c2r")))
+    return kind, laid_out(shape, order), list(dims), draw(st.booleans())
+
+
+@given(transforms())
+def test_fourier_transforms_lie_as_in_eager(transform):
+    kind, x, dims, flag = transform
+    aten = torch.ops.aten
+    call, args = {
+        "c2c": (aten._fft_c2c.default, (x.to(torch.complex64), dims, 0, flag)),
+        "r2c": (aten._fft_r2c.default, (x, dims, 0, flag)),
+        "c2r": (aten._fft_c2r.default, (x.to(torch.complex64), dims, 0, max(1, 2 * x.shape[dims[-1]] - 2 + flag))),
+    }[kind]
+    with CorrectedFakeTensorMode() as mode:
+        fake = call(mode.from_tensor(args[0]), *args[1:])
+    real = call(*args)
+    assert (fake.shape, fake.stride()) == (real.shape, real.stride())

@@ -32,10 +32,15 @@ CASES = {
 """,
         """\
     x = (tl.program_id(0).to(tl.int64)) * XBLOCK + tl.arange(0, XBLOCK)
-    xmask = x < n0
-    t0 = tl.load(p0 + x, xmask)
-    t1 = tl.maximum(0.0, t0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(p1 + x, t1, mask=xmask)
+    if tl.program_id(0).to(tl.int64) == n0 // XBLOCK:
+        xmask = x < n0
+        t0 = tl.load(p0 + x, xmask)
+        t1 = tl.maximum(0.0, t0, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(p1 + x, t1, mask=xmask)
+    else:
+        t2 = tl.load(p0 + x)
+        t3 = tl.maximum(0.0, t2, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(p1 + x, t3)
 """,
     ),
     "a short row lies in one block": (

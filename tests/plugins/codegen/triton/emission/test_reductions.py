@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import attrs
 import pytest
 import sympy
 import torch
@@ -268,3 +269,18 @@ def test_half_rows_are_summed_in_float32() -> None:
     )
     run(case)
     assert torch.equal(case.tensors["out"], x.double().sum(1).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("length", [32000, 31999])
+def test_a_softmax_is_rescaled_within_threads_wherever_rows_begin(length: int) -> None:
+    x = torch.empty(3000, length, dtype=torch.bfloat16, device="meta")
+    i, j = Var("i", 3000), Var("j", length)
+    value = cast(element("x", x, i, j), F32)
+    best = reduce("max", (j,), value)
+    total = reduce("sum", (j,), call("exp", call("sub", value, best)))
+    out = torch.empty(3000, device="meta")
+    kernel = Kernel("k", (i,), (j,), (Store("out", (i.index,), call("add", best, call("log", total))),))
+    (made,) = emit(kernel, {"x": declare("x", x), "out": declare("out", out)})
+    loop = made.source[made.source.index("for ") : made.source.index("max1 =")]
+    text = compile_offline(attrs.evolve(made, divisible=frozenset(made.parameters))).asm["ptx"]
+    assert "RBLOCK // 8" in loop and text.count("shfl.sync") <= 24, "exchanges at the end of the row alone"

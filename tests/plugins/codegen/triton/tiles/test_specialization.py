@@ -14,18 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.codegen.triton.triton_lab import compile_offline
-from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
-from turret.ir.expr import walk
+from turret.ir import Kernel, Store, TensorDecl, Var, call, constant, index_value, load, reduce
+from turret.ir.expr import size_value, walk
 from turret.ir.index import Size, size
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
 from turret.plugins.codegen.triton.tiles.facts import Facts
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.sizes import size_text
-from turret.plugins.codegen.triton.tiles.specialization import conditions, sizes_fit
+from turret.plugins.codegen.triton.tiles.specialization import (
+    conditions,
+    divided_text,
+    is_multiple,
+    sizes_fit,
+)
 from turret.plugins.codegen.triton.tiles.tiling import tile
 
 CUDA, BF16 = torch.device("cuda"), torch.bfloat16
-ROWS, COLUMNS = (sympy.Symbol(name, integer=True, positive=True) for name in ("s0", "s1"))
+ROWS, COLUMNS, DEPTH = (sympy.Symbol(f"s{n}", integer=True, positive=True) for n in range(3))
 LIKE = {"s0": 4096, "s1": 512}
 
 
@@ -93,7 +98,7 @@ def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked()
     assert "for " in long.source
 
 
-def _widest_load(kernel: TritonKernel) -> int:
+def widest_load(kernel: TritonKernel) -> int:
     """Bits of the widest load from global memory."""
     pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
     text = compile_offline(attrs.evolve(kernel, divisible=kernel.divisible | pointers)).asm["ptx"]
@@ -104,8 +109,10 @@ def _widest_load(kernel: TritonKernel) -> int:
 @pytest.mark.parametrize("row_sum", [False, True])
 def test_the_fast_kernel_loads_whole_vectors(row_sum: bool) -> None:
     made = emitted(LIKE, row_sum=row_sum)
-    assert _widest_load(made) == 128
-    assert _widest_load(made.otherwise) == 16
+    assert widest_load(made) == 128
+    assert widest_load(made.otherwise) == (16 if row_sum else 128), (
+        "rows begin anywhere, but a run of all of them does not"
+    )
 
 
 NUMBER = sympy.Symbol("s2", integer=True)
@@ -161,3 +168,84 @@ def test_what_is_assumed_is_in_the_same_order_in_every_process() -> None:
 def test_a_definition_of_many_sizes_takes_nothing_for_granted() -> None:
     symbols = [sympy.Symbol(f"s{n}", integer=True, positive=True) for n in range(40)]
     assert conditions([size(a + b) for a, b in itertools.pairwise(symbols)], ()) is None
+
+
+def test_an_odd_size_parts_the_loads_of_its_last_block_alone() -> None:
+    made = emitted({"s0": 4095, "s1": 511})
+    assert widest_load(made) == widest_load(made.otherwise) == 128
+    whole, last = made.source.split("    else:")[::-1]
+    assert "mask" in last and "mask" not in whole
+
+
+def rotary(hints: dict[str, int]) -> TritonKernel:
+    """``y[i, j, k] = x[i, j, k] * w[j, k] + x[i, j, (k + s2 // 2) % s2]``, of symbolic sizes."""
+    i, j, k = (Var(f"i{n}", size(s)) for n, s in enumerate((ROWS, COLUMNS, DEPTH)))
+    x = TensorDecl("x", (i.extent, j.extent, k.extent), (COLUMNS * DEPTH, DEPTH, 1), BF16, CUDA)
+    w = TensorDecl("w", (j.extent, k.extent), (DEPTH, 1), BF16, CUDA)
+    half = size(sympy.floor((DEPTH + 1) / sympy.Integer(2)))
+    first = call("lt", index_value(k), size_value(DEPTH - half))
+    ahead, behind = (load("x", (i.index, j.index, k.index + step), BF16) for step in (half, half - DEPTH))
+    turned = call("masked", first, ahead, call("masked", call("logical_not", first), behind, constant(0.0, BF16)))
+    value = call("add", call("mul", load("x", (i, j, k), BF16), load("w", (j, k), BF16)), turned)
+    store = Store("y", (i.index, j.index, k.index), value, None)
+    (made,) = emit(
+        Kernel("k", (i, j, k), (), (store,), ("rotary",)),
+        {"x": x, "w": w, "y": attrs.evolve(x, name="y")},
+        DeviceProperties(),
+        hints,
+    )
+    return made
+
+
+def test_rows_of_symbolic_length_are_blocks_that_nothing_divides() -> None:
+    made = rotary({"s0": 256, "s1": 2048, "s2": 128})
+    assert dict(made.configs[0].constants) == {"XBLOCK": 128, "YBLOCK": 16} and "x %" not in made.source
+    text = compile_offline(attrs.evolve(made, divisible=made.divisible | {"p0", "p1", "p2"})).asm["ptx"]
+    assert "ld.global.b16" not in text and "st.global.b16" not in text, "half of a multiple of 16 is one of 8"
+
+
+def test_short_rows_of_symbolic_length_stay_one_run() -> None:
+    assert set(dict(rotary({"s0": 256, "s1": 2048, "s2": 6}).configs[0].constants)) == {"XBLOCK"}
+
+
+@pytest.mark.parametrize("length, block", [(128, 128), (130, 32), (4096, 1024), (33, 32), (1000, 1024), (127, 128)])
+def test_blocks_of_rows_leave_few_lanes_idle(length: int, block: int) -> None:
+    assert dict(rotary({"s0": 256, "s1": 2048, "s2": length}).configs[0].constants)["XBLOCK"] == block
+
+
+@given(st.integers(0, 1 << 12), st.integers(0, 1 << 12), st.integers(1, 8))
+def test_sizes_in_sixteenths_are_the_sizes(rows: int, columns: int, divisor: int) -> None:
+    half = sympy.floor((ROWS + 1) / sympy.Integer(2))
+    for value in (half, half - ROWS, ROWS * COLUMNS // divisor, sympy.floor((ROWS * COLUMNS + 7) / sympy.Integer(8))):
+        values = {"s0": 16 * rows, "s1": columns}
+        text = divided_text(size(value), str, ("s0",))
+        assert eval(text, {"floor_div": int.__floordiv__, **values}) == _computed(size(value), values)
+    assert divided_text(size(half), str, ("s0",)) == "((s0 // 16) * 8)"
+
+
+@pytest.mark.parametrize(
+    "value, is_one",
+    [(16, True), (12, False), (8 * ROWS, True), (ROWS, True), (COLUMNS, False), (ROWS * COLUMNS + 8, True),
+     (ROWS + COLUMNS, False), (2 * COLUMNS, False), (16 * sympy.floor(COLUMNS / 3), True)],
+)  # fmt: skip
+def test_what_is_sure_to_be_a_multiple_of_8(value: Size, is_one: bool) -> None:
+    assert is_multiple(value, 8, ("s0",)) is is_one
+
+
+def test_long_rows_that_begin_anywhere_fill_half_of_their_block() -> None:
+    kernel, declarations = row_kernel(row_sum=True)
+    (store,) = kernel.stores
+    places = (kernel.outer[0].index, kernel.inner[0].index)
+    share = Store("y", places, call("div", load("x", places, BF16), store.expr), None)
+    shares = attrs.evolve(kernel, stores=(share,))
+    declarations["y"] = attrs.evolve(declarations["x"], name="y")
+    (odd,), (even,), (short,) = (
+        emit(shares, declarations, DeviceProperties(), {"s0": 4096, "s1": columns}) for columns in (4095, 4096, 511)
+    )
+    assert "tl.assume(n0 > RBLOCK // 2)" in odd.source and "assume" not in even.source + short.source
+    assert odd.chosen_for({"s0": 7, "s1": 2049}) is odd and odd.chosen_for({"s0": 7, "s1": 2048}) is odd.otherwise
+    masked, all_masked = (
+        compile_offline(attrs.evolve(made, divisible=frozenset(made.parameters) & {"p0", "p1"})).asm["ptx"]
+        for made in (odd, attrs.evolve(odd, source=odd.source.replace("tl.assume", "#")))
+    )
+    assert masked.count("setp") <= all_masked.count("setp") - 8
