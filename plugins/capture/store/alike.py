@@ -110,8 +110,15 @@ _MOST_FUNCTIONS = 64
 function_groups = _Functions()
 
 
-def find_alike_functions(context: CompileContext, asked_for: tuple[Any, ...], function: types.FunctionType) -> Alike:
-    """The group that a compiled function belongs to: one of the same code, around functions of the same code."""
+def find_alike_functions(
+    context: CompileContext, asked_for: tuple[Any, ...], function: types.FunctionType
+) -> Alike | None:
+    """The group that a compiled function belongs to: one of the same code, around functions of the same code.
+
+    None where CUDA graphs are recorded: what a group keeps outlives the function, and recordings hold memory.
+    """
+    if addresses_are_held(context.config):
+        return None
     made_by = (*_made_by(context), *_kinds(function, DEPTH))
     return function_groups.find((tuple(map(id, made_by)), repr(context.config), *asked_for), made_by)
 
