@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,7 +101,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Between files, does the same to what tests have left in caches, torch's and the product's, once that is much."""
+    """Between files, does the same to what tests have left in caches, torch's and the product's, once that is much.
+
+    Functions of one code share what was captured of it, but not with those of another test.
+    """
+    alike = sys.modules.get("turret.plugins.capture.store.alike")
+    if alike is not None:
+        alike.function_groups.forget()
     if nextitem is not None and nextitem.path != item.path and len(gc.get_objects()) > _MANY:
         gc.collect()
         gc.freeze()

@@ -6,6 +6,7 @@ Each becomes a plugin that takes graphs (``turret_compile_graph``), so capture a
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,20 @@ class FunctionBackend:
         if made is None:
             raise PluginError("the backend returned None; expected a callable over the graph's inputs")
         return made
+
+
+_of_functions: weakref.WeakValueDictionary[int, FunctionBackend] = weakref.WeakValueDictionary()
+
+
+def of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> FunctionBackend:
+    """The plugin of a function; without keywords one for all callables, so that those that are alike share code."""
+    known = None if given else _of_functions.get(id(function))
+    if known is not None and known.function is function:
+        return known
+    made = FunctionBackend(function, given)
+    if not given:
+        _of_functions[id(function)] = made
+    return made
 
 
 _NAMED = {"eager": Eager, "aot_eager": AotEager}

@@ -146,7 +146,7 @@ def _compile_by_backend(
 
     if isinstance(backend, str):
         return _compile_callable(target, fullgraph, dynamic, mode, options, (*plugins, backends.named(backend)))
-    plugin = backends.FunctionBackend(backend, _own_keywords(backend, mode, options))
+    plugin = backends.of_function(backend, _own_keywords(backend, mode, options))
     return _compile_callable(target, fullgraph, dynamic, None, None, (*plugins, plugin))
 
 

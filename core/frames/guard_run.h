@@ -489,7 +489,7 @@ class Run {
   }
 
   Answer judge_key(const Check& check, PyObject* object, CachedReads* notes, bool& implied) {
-    if ((!PyDict_CheckExact(object) && Py_TYPE(object) != ordered_dict_type) || !is_plain(check.expected)) return UNSURE;
+    if ((!is_dict_in_order(object) && Py_TYPE(object) != ordered_dict_type) || !is_plain(check.expected)) return UNSURE;
     PyObject* found = nullptr;
     const Answer answer = find(object, check.expected, &found);
     if (answer != YES) return answer;

@@ -78,14 +78,20 @@ class TensorProperties:
 
     @classmethod
     def of(
-        cls, value: torch.Tensor, dynamic: frozenset[int] = frozenset(), marks: frozenset[int] | None = None
+        cls,
+        value: torch.Tensor,
+        dynamic: frozenset[int] = frozenset(),
+        marks: frozenset[int] | None = None,
+        *,
+        any_stride: bool = False,
     ) -> TensorProperties:
         """Properties of a strided tensor; sizes of ``dynamic`` dimensions and all strides beside them are left out.
 
-        ``marks``: dimensions whose marks, as dynamic ones, are taken into account.
+        ``marks``: dimensions whose marks, as dynamic ones, are taken into account.  ``any_stride``: strides are left
+        out, whatever is dynamic: guards on sizes tell them.
         """
         shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
-        stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
+        stride = tuple(None for _ in shape) if dynamic or any_stride else tuple(value.stride())
         keys = dispatch_keys_of(value)
         leaf = not value.requires_grad or is_leaf(value)
         known = None if marks is None else tuple(sorted(marks))

@@ -30,6 +30,8 @@ class CompileContext:
     on_event: Callable[[Event], None]
     devices: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """Gives a context in which ``device_for`` asks these plugins."""
+    given: tuple[Any, ...] = ()
+    """The plugin objects of this callable alone, where they tell all of it from others: see ``Manager.given``."""
 
     def emit(
         self,

@@ -48,10 +48,12 @@ BUILTINS: tuple[str, ...] = (
 class Manager(pluggy.PluginManager):
     """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does.
 
-    ``options`` are core's and those that its plugins declare, by name.
+    ``options`` are core's and those that its plugins declare, by name.  ``given``: the objects that were given beside
+    built-in and installed plugins, where these are all that tells it from other managers; else nothing.
     """
 
     options: Mapping[str, Option] = CORE
+    given: tuple[Any, ...] = ()
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if name in _OF_ANY_OBJECT:
@@ -94,6 +96,8 @@ def create(extra: tuple[Any, ...] = ()) -> Manager:
         if isinstance(plugin, type):
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
+    if not any(isinstance(plugin, (str, type)) for plugin in extra):
+        manager.given = extra
     arrange(manager)
     register_namespaces(manager)
     manager.options = _declared_options(manager)

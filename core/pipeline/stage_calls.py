@@ -80,7 +80,8 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
                 warn(f"an observer of Turret's events: {message}")
 
     devices = functools.partial(devices_of, manager)
-    return CompileContext(config, manager.hook, next(_compile_ids), on_event, devices)
+    given = getattr(manager, "given", ())
+    return CompileContext(config, manager.hook, next(_compile_ids), on_event, devices, given)
 
 
 @attrs.frozen

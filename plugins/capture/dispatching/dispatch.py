@@ -288,10 +288,11 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         return None
     torch_reset.watch()
     cache.captures += 1
+    before = settings.graphs
     unit = units.find(settings, cache, function, arguments)
     if unit is not None:
         settings.graphs += 1
-        _keep(cache, unit)
+        _keep(settings, cache, unit, graphs=1)
         return unit
     try:
         from turret.plugins.capture.dispatching.compile_frame import compile_frame  # a warm start traces nothing
@@ -310,7 +311,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         cache.given_up = True  # nothing to compile, call after call, in a helper that is called between graphs
     if unit.is_empty and is_root:
         unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
-    _keep(cache, unit)
+    _keep(settings, cache, unit, settings.graphs - before)
     return unit
 
 
@@ -376,9 +377,10 @@ def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exc
     warn(message + '; set on_error="raise" in the options for the full traceback')
 
 
-def _keep(cache: FrameCache, unit: CompileUnit) -> None:
+def _keep(settings: Settings, cache: FrameCache, unit: CompileUnit, graphs: int) -> None:
+    """Keep a unit, for others that are alike, too; of the root one with graphs: who has none is told by itself."""
     cache.units.insert(0, unit)
-    if cache.shared is not None:
+    if cache.shared is not None and (graphs or cache is not settings.root):
         cache.shared.insert(0, unit)
         del cache.shared[_MOST_SHARED:]
 

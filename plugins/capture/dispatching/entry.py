@@ -34,12 +34,15 @@ def turret_capture(
     """Capture calls of ``target`` frame by frame, where the option ``capture`` asks for it."""
     if context.config.capture != "turret":
         return None
-    target = with_a_frame(getattr(target, "turret_target", target))
+    given = getattr(target, "turret_target", target)
+    target = with_a_frame(given)
     root = root_code(target)
     settings = Settings(context, compile_graph, fullgraph, dynamic, is_bound=not isinstance(target, types.FunctionType))
     owner = getattr(target, "__self__", target)
     if isinstance(owner, torch.nn.Module):
         settings.share(owner, root)
+    elif target is given and type(target) is types.FunctionType and settings.storing is not None:
+        settings.share_code(target)
 
     module = module_called(target) if fullgraph else None
     inner: Settings | None = None

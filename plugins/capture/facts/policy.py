@@ -23,6 +23,8 @@ class History:
 
     def __init__(self) -> None:
         self.shapes: dict[str, list[int | None]] = {}
+        self.strides: dict[str, list[frozenset[tuple[str, int]]]] = {}
+        """What has held so far of the stride of each dimension (``_facts_of_stride``): nothing of one of its own."""
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
         self.objects: dict[tuple[int, str], weakref.ref | None] = {}
@@ -40,6 +42,7 @@ class History:
         """Forget all that was seen."""
         for seen in (
             self.shapes,
+            self.strides,
             self.ints,
             self.floats,
             self.objects,
@@ -77,6 +80,16 @@ class History:
             if known[number] != size:
                 known[number] = None
         return frozenset(n for n, size in enumerate(known) if size is None)
+
+    def see_strides(self, source: Source, value: torch.Tensor) -> frozenset[int]:
+        """Note how a tensor is laid out; returns the dimensions whose strides follow from no size by now."""
+        if value.layout is not torch.strided:
+            return frozenset()
+        shape, stride = tuple(value.shape), tuple(value.stride())
+        found = [_facts_of_stride(shape, stride, n) for n in range(len(shape))]
+        known = self.strides.setdefault(f"{source}, of {len(shape)} dimensions", found)
+        known[:] = [before & now for before, now in zip(known, found, strict=True)]
+        return frozenset(n for n, facts in enumerate(known) if not facts)
 
     def see_int(self, source: Source, value: int) -> bool:
         """Note an int; returns whether it was seen to change."""
@@ -118,6 +131,13 @@ class History:
         elif type(value) in (list, tuple, dict) and depth:
             for key, item in value.items() if type(value) is dict else enumerate(value):
                 self._see(ItemSource(source, key), item, depth - 1)
+
+
+def _facts_of_stride(shape: tuple[int, ...], stride: tuple[int, ...], dimension: int) -> frozenset[tuple[str, int]]:
+    """What a stride may be at other sizes: the number that it is, or what another dimension's size and stride give."""
+    own = stride[dimension]
+    behind = (n for n in range(len(shape)) if n != dimension and shape[n] * stride[n] == own)
+    return frozenset([("is", own), *(("is behind", n) for n in behind)])
 
 
 def _place(source: Source) -> tuple[int, str]:
@@ -217,6 +237,18 @@ class Policy:
         elif self.dynamic is True and not isinstance(value, torch.nn.Parameter):
             changed = frozenset(range(value.dim()))
         return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
+
+    def dynamic_strides(self, source: Source, value: torch.Tensor) -> frozenset[int]:
+        """Dimensions of a tensor whose strides become symbols of their own; strides 0 and 1 never do.
+
+        Where there is one element along a dimension, as in a step of generation, any stride is as good as another, and
+        it is what it happened to be in the tensor that this is a part of.
+        """
+        changed = self.history.see_strides(source, value)
+        static = frozenset(getattr(value, STATIC_MARK, None) or ())
+        if self.dynamic is False:
+            return frozenset()
+        return frozenset(n for n in changed - static if value.stride(n) > 1)
 
     def dynamic_int(self, source: Source, value: int) -> bool:
         """Whether an int becomes a symbol: 0 and 1 do where another number was seen there before.

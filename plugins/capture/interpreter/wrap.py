@@ -251,19 +251,30 @@ def _is_plain_function(object: types.FunctionType) -> bool:
     )
 
 
-def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
-    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
-        t.guards.take("TYPE", source, type(object))
-        t.guards.take("LENGTH", source, len(object))
-        return cls([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+def _assume(t: Tracer, kind: str, source: Source, expected: Any) -> None:
+    """Take a guard later on; what waits to do so holds the tracer alone, which lets go of all that is its own."""
+    t.guards.take(kind, source, expected)
 
-    return wrapper
+
+def _tuple(t: Tracer, object: Any, source: Source) -> Value:
+    t.guards.take("TYPE", source, tuple)
+    t.guards.take("LENGTH", source, len(object))
+    return Tuple([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+
+
+def _list(t: Tracer, object: Any, source: Source) -> Value:
+    t.guards.take("TYPE", source, list)
+    assume_length = functools.partial(_assume, t, "LENGTH", source, len(object))
+    return List([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, assume_length)
 
 
 def _deque(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, type(object))
-    t.guards.take("LENGTH", source, len(object))
-    return Deque([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen)
+    t.guards.take("CALL", source, (lookups.maxlen_of, object.maxlen))
+    assume_length = functools.partial(_assume, t, "LENGTH", source, len(object))
+    return Deque(
+        [Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen, assume_length
+    )
 
 
 def _size(t: Tracer, object: Any, source: Source) -> Value:
@@ -291,8 +302,9 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     t.guards.take("TYPE", source, kind)
     items: dict[Any, tuple[Value, Value]] = {}
     pairs = dict.items(object)
+    assume_keys = None
     if all(map(_plain_key, object)):
-        t.guards.take("KEYS", source, tuple(object))
+        assume_keys = functools.partial(_assume, t, "KEYS", source, tuple(object))
         for key, value in pairs:
             items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
     else:
@@ -307,7 +319,7 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     factory = None
     if kind is collections.defaultdict:
         factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
-    return Dict(items, kind, source, factory, object)
+    return Dict(items, kind, source, factory, object, assume_keys)
 
 
 def _mapping_proxy(t: Tracer, object: Any, source: Source) -> Value:
@@ -557,8 +569,8 @@ _WRAPPERS: dict[type, Handler] = {
     types.ModuleType: known(PythonModule),
     types.MethodType: _method,
     functools.partial: _partial,
-    tuple: _sequence(Tuple),
-    list: _sequence(List),
+    tuple: _tuple,
+    list: _list,
     collections.deque: _deque,
     torch.Size: _size,
     dict: _dict,

@@ -251,7 +251,7 @@ def ends_visibly(value: Any) -> bool:
 
 def _held_by(value: Any) -> list[Any]:
     """What a container or an iterator holds that the frame made; nothing of any other value."""
-    if isinstance(value, Sequence):  # tuples, too, which no change lets go of anything of
+    if isinstance(value, Sequence) and not value.mutable():  # tuples, which no change lets go of anything of
         return list(value.items)
     if not isinstance(value, Iterator):
         return list(value.contents()) if isinstance(value, Value) and not isinstance(value, Cell) else []

@@ -250,8 +250,11 @@ class GraphRecorder:
         if static and not held:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
-        dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
-        fake = self.fakify(self.of_torchs_class(real), source, dynamic)
+        dynamic = strides = frozenset[int]()
+        if not static and not is_part:
+            dynamic = self.t.policy.dynamic_dimensions(source, real)
+            strides = self.t.policy.dynamic_strides(source, real)
+        fake = self.fakify(self.of_torchs_class(real), source, dynamic, strides)
         if real.is_inference():
             self.versions.inference = True
             self.versions.given.add(fake.untyped_storage()._cdata)
@@ -259,7 +262,8 @@ class GraphRecorder:
             self._begin_count(fake)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         if not is_part:
-            properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
+            marks = None if static else symbolic | dynamic_marks(real)
+            properties = TensorProperties.of(real, symbolic, marks, any_stride=bool(dynamic or strides))
             self.t.guards.take("TENSOR", source, properties)
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
@@ -299,12 +303,15 @@ class GraphRecorder:
         self.t.kept.append(made)
         return made
 
-    def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int]) -> Any:
-        """The fake twin of a tensor, with symbols for its dynamic dimensions."""
-        if not dynamic:
+    def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int], strides: frozenset[int]) -> Any:
+        """The fake twin of a tensor, with symbols for its dynamic dimensions, and for strides of their own."""
+        if not dynamic and not strides:
             return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
-        marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
-        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=marks)
+        numbers = range(real.dim())
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(
+            dynamic_sizes=[DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in numbers],
+            dynamic_strides=[DimDynamic.DYNAMIC if n in strides else DimDynamic.INFER_STRIDE for n in numbers],
+        )
         fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
         for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
             for number, size in enumerate(found):

@@ -298,8 +298,8 @@ def _reachable(pending: list[Any]) -> dict[int, Value] | None:
         if value is None or value is DELETED or id(value) in found or isinstance(value, (Constant, Lazy, Known)):
             continue
         found[id(value)] = value
-        if isinstance(value, Dict):
-            pending += [part for pair in value.items.values() for part in pair]
+        if isinstance(value, (Dict, List)):
+            pending += value.contents()
         elif isinstance(value, Set):
             pending += value.parts()
         elif isinstance(value, Sequence):

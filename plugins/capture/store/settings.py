@@ -23,7 +23,7 @@ from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.options import RECOMPILE_LIMIT
 from turret.plugins.capture.python.by_identity import ByIdentity
-from turret.plugins.capture.store.alike import Alike, find_alike
+from turret.plugins.capture.store.alike import Alike, find_alike, find_alike_functions
 from turret.plugins.capture.store.unit import CompileUnit
 
 MOST_DROPPED = 64
@@ -117,9 +117,15 @@ class Settings:
         self.alike = find_alike(self, self.context, (self.fullgraph, self.dynamic), module, root)
         self._share()
 
+    def share_code(self, function: types.FunctionType) -> None:
+        """Share units with functions of the same code: a program may make, and compile, a new one in each call."""
+        self.alike = find_alike_functions(self.context, (self.fullgraph, self.dynamic), function)
+        self._share()
+
     def _share(self) -> None:
         if self.alike is not None:
             self.root = FrameCache(shared=self.alike.units, history=self.alike.history)
+            self.frames = self.frames if self.alike.frames is None else self.alike.frames
 
     def binds(self, history: History) -> bool:
         """Whether the first argument of frames with this history is what the callable is bound to."""

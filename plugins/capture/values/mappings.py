@@ -44,11 +44,30 @@ class Dict(Value):
         source: Source | None = None,
         factory: Value | None = None,
         object: Any = None,
+        assume_keys: Callable[[], None] | None = None,
     ) -> None:
-        self.items = items if items is not None else {}
+        """``assume_keys``: guards which keys there are, once the program depends on more than some that it names."""
+        self.held = items if items is not None else {}
         self.kind, self.source, self.factory, self.object = kind, source, factory, object
+        self.assume_keys = assume_keys
+        self.asked: dict[Any, bool] = {}
+        """Keys that the program named before it depended on all of them, and whether each was there at first."""
+        self.removed: dict[Any, None] = {}
+        """Those of them that were there, and that it deleted, perhaps to set them again."""
+        self.written: set[Any] = set()
         self.stores: dict[str, Value] = {}
         """Attributes that the program set; an ``OrderedDict`` takes some, beside its items."""
+
+    @property
+    def items(self) -> dict[Any, tuple[Value, Value]]:
+        if self.assume_keys is not None:
+            self.assume_keys()
+            self.assume_keys = None
+        return self.held
+
+    @items.setter
+    def items(self, items: dict[Any, tuple[Value, Value]]) -> None:
+        self.held = items
 
     def type(self) -> type:
         return self.kind
@@ -64,11 +83,12 @@ class Dict(Value):
         return made if self.kind is dict else self.kind(made)
 
     def contents(self) -> list[Value]:
-        return [v for pair in self.items.values() for v in pair]
+        """Keys and values that are in it now, of which nothing is assumed."""
+        return [v for pair in self.held.values() for v in pair]
 
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         """To be called before any change, with the values that it lets go of (None: any)."""
-        refuse_to_drop(self, (v for _, v in self.items.values()), dropped)
+        refuse_to_drop(self, (v for _, v in self.held.values()), dropped)
         t.effects.note(self)
 
     def hashed(self, t: Tracer, key: Value) -> Any:
@@ -84,10 +104,26 @@ class Dict(Value):
         t.has_unread_keys |= isinstance(key, Unread)
         return key if isinstance(key, Unread) else key.realize().key(t)
 
+    def place(self, t: Tracer, key: Value) -> tuple[Any, dict[Any, tuple[Value, Value]]]:
+        """What a key is found by, and where.
+
+        Of a dict that the program has asked for keys by name alone, the guard is on this one: others may come and go.
+        """
+        named = None if isinstance(key, Unread) else key.realize()
+        if self.assume_keys is None or not isinstance(named, Constant) or type(named.value) not in (str, int):
+            return self.hashed(t, key), self.items
+        name, source = named.value, self.source
+        if name not in self.asked:
+            self.asked[name] = name in self.held
+            assert source is not None
+            t.guards.take("HAS_KEY" if self.asked[name] else "NO_KEY", source, name)
+        return name, self.held
+
     def find(self, t: Tracer, key: Value) -> Value | None:
         """The value of a key, or None."""
-        found = self.items.get(self.hashed(t, key))
-        if found is None and self.source is not None and not isinstance(key, Unread):
+        hashed, items = self.place(t, key)
+        found = items.get(hashed)
+        if found is None and self.assume_keys is None and self.source is not None and not isinstance(key, Unread):
             is_among(t, key, self.keys())
         return None if found is None else found[1]
 
@@ -102,17 +138,20 @@ class Dict(Value):
         raise t.raised(KeyError, key)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        hashed = self.hashed(t, key)
-        known = self.items.get(hashed)
+        hashed, items = self.place(t, key)
+        known = items.get(hashed)
         self.changed(t, () if known is None else known[1:])
-        self.items[hashed] = (known[0] if known is not None else key, value)
+        items[hashed] = (known[0] if known is not None else key, value)
+        self.written.add(hashed)
 
     def del_item(self, t: Tracer, key: Value) -> None:
-        hashed = self.hashed(t, key)
-        if hashed not in self.items:
+        hashed, items = self.place(t, key)
+        if hashed not in items:
             raise t.raised(KeyError, key)
-        self.changed(t, self.items[hashed][1:])
-        del self.items[hashed]
+        self.changed(t, items[hashed][1:])
+        del items[hashed]
+        if self.asked.get(hashed):
+            self.removed[hashed] = None
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.find(t, item) is not None)
@@ -311,10 +350,14 @@ class Dict(Value):
             r.line(f"{name}.{attribute} = {r.load(value)}")
 
     def replay(self, r: Rebuilder) -> None:
-        held = r.load(self)
-        pairs = "".join(f"({r.load(k)}, {r.load(v)})," for k, v in self.items.values())
+        held, some = r.load(self), self.assume_keys is not None
+        written = [pair for key, pair in self.held.items() if key in self.written or not some]
+        pairs = "".join(f"({r.load(k)}, {r.load(v)})," for k, v in written)
         base = r.constant(self.kind)  # past what a subclass makes of these methods: a Counter's would count
-        r.effect(f"{base}.clear({held})")
+        for key in self.removed if some else ():
+            r.effect(f"{base}.__delitem__({held}, {r.constant(key)})")
+        if not some:
+            r.effect(f"{base}.clear({held})")
         r.effect(f"{base}.update({held}, ({pairs}))")
         for attribute, value in self.stores.items():
             r.effect(f"{held}.{attribute} = {r.load(value)}")

@@ -280,6 +280,27 @@ class List(Sequence):
 
     kind: type = list
 
+    def __init__(
+        self, items: list[Value], source: Source | None = None, assume_length: Callable[[], None] | None = None
+    ) -> None:
+        """``assume_length``: guards how many items there are, once the program depends on what is in the list.
+
+        One that is only appended to may have had any number before.
+        """
+        self.held, self.source, self.assume_length = items, source, assume_length
+        self.before = len(items)
+
+    @property
+    def items(self) -> list[Value]:
+        if self.assume_length is not None:
+            self.assume_length()
+            self.assume_length = None
+        return self.held
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.held = items
+
     def mutable(self) -> bool:
         return True
 
@@ -290,11 +311,12 @@ class List(Sequence):
         return List(items)
 
     def contents(self) -> list[Value]:
-        return self.items
+        """What is in it now, of which nothing is assumed."""
+        return self.held
 
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         """To be called before any change, with the items that it lets go of (None: any)."""
-        refuse_to_drop(self, self.items, dropped)
+        refuse_to_drop(self, self.held, dropped)
         t.effects.note(self)
 
     def at(self, index: Any) -> list[Value]:
@@ -302,6 +324,13 @@ class List(Sequence):
         if isinstance(index, slice):
             return self.items[index]
         return [self.items[index]] if -len(self.items) <= index < len(self.items) else []
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        if self.assume_length is not None:
+            index = self.position(t, key)
+            if isinstance(index, int) and self.before - len(self.held) <= index < 0:
+                return self.held[index]  # what the program itself has appended
+        return super().get_item(t, key)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         index = self.position(t, key)
@@ -340,7 +369,7 @@ class List(Sequence):
 
     def m_append(self, t: Tracer, item: Value) -> Value:
         self.changed(t, ())
-        self.items.append(item)
+        self.held.append(item)
         return Constant(None)
 
     def m_extend(self, t: Tracer, items: Value) -> Value:
@@ -348,11 +377,11 @@ class List(Sequence):
         if isinstance(items, Sequence) or getattr(items, "payload", None) is self:
             more = items.unpack(t) if isinstance(items, Sequence) else list(self.items)
             self.changed(t, ())
-            self.items.extend(more)
+            self.held.extend(more)
             return Constant(None)
         for item in t.drain(t.iterate(items)):  # one by one: what is iterated over may look at this list, or change it
             self.changed(t, ())
-            self.items.append(item)
+            self.held.append(item)
         return Constant(None)
 
     def m_insert(self, t: Tracer, index: Value, item: Value) -> Value:
@@ -423,8 +452,15 @@ class List(Sequence):
             r.line(f"{name}.extend(({''.join(r.load(v) + ',' for v in self.items)}))")
 
     def replay(self, r: Rebuilder) -> None:
-        held = r.load(self)
-        items = "".join(r.load(v) + "," for v in self.items)
+        held, kept = r.load(self), 0 if self.assume_length is None else self.before
+        items = "".join(r.load(v) + "," for v in self.held[kept:])
+        if self.assume_length is not None:
+            r.effect(f"{r.constant(self.kind)}.extend({held}, ({items}))")
+        else:
+            self.replace(r, held, items)
+
+    def replace(self, r: Rebuilder, held: str, items: str) -> None:
+        """Write the lines that have it hold these items alone."""
         r.effect(f"{r.constant(self.kind)}.__setitem__({held}, {r.constant(slice(None))}, ({items}))")
 
 
@@ -433,8 +469,14 @@ class Deque(List):
 
     kind = collections.deque
 
-    def __init__(self, items: list[Value], source: Source | None = None, maxlen: int | None = None) -> None:
-        super().__init__(items, source)
+    def __init__(
+        self,
+        items: list[Value],
+        source: Source | None = None,
+        maxlen: int | None = None,
+        assume_length: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(items, source, assume_length)
         self.maxlen = maxlen
 
     def like(self, items: list[Value]) -> Sequence:
@@ -522,9 +564,7 @@ class Deque(List):
         self.fill(r, name)
         return name
 
-    def replay(self, r: Rebuilder) -> None:
-        held = r.load(self)
-        items = "".join(r.load(v) + "," for v in self.items)
+    def replace(self, r: Rebuilder, held: str, items: str) -> None:
         base = r.constant(self.kind)
         r.effect(f"{base}.clear({held})")
         r.effect(f"{base}.extend({held}, ({items}))")

@@ -192,7 +192,7 @@ def test_guards_print_as_a_person_would_write_them():
     observed = Observed(lambda x, table: x * table["k"])
     observed(X, {"k": 3})
     text = str(observed.units[0].guards)
-    assert "EQUALS table['k'] 3" in text and "KEYS table ('k',)" in text and "TENSOR x" in text
+    assert "EQUALS table['k'] 3" in text and "HAS_KEY table 'k'" in text and "TENSOR x" in text
 
 
 def test_a_missing_attribute_that_appears_is_noticed():

@@ -258,3 +258,103 @@ def test_a_proxy_from_before_shows_changes_of_its_dict():
 
 def test_items_are_sorted_by_names_beside_which_tensors_stand():
     check(lambda x: [v + 1 for _, v in sorted({"b": x, "a": x * 2}.items())], X, graphs=1)
+
+
+def test_keys_that_the_program_does_not_name_are_nothing_to_it():
+    def function(batch):
+        return batch["x"] * 2 + batch.get("y", 1) + ("z" in batch)
+
+    observed = Observed(function, fullgraph=True)
+    for more in ({}, {"id": "a"}, {"id": "b", "meta": {"path": "p"}}, {7: None}):
+        for batch in ({"x": X, **more}, {**more, "x": X}):
+            assert_same(observed(batch), function(batch))
+    assert len(observed.graphs) == 1
+    for batch in ({"x": X, "y": 3}, {"x": X, "z": 3}, {"x": X, "y": 3, "z": 1}):
+        assert_same(observed(batch), function(batch))
+    with pytest.raises(KeyError):
+        observed({"y": X})
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_keys_that_are_set_by_name_lie_where_eager_puts_them(kind):
+    def function(x, held):
+        held["new"] = x * 2
+        held["old"] = x + 1
+        del held["gone"]
+        held["back"] = held.pop("back") + 1
+        held["never"] = 1
+        held.pop("never")
+        return x
+
+    observed = Observed(function, fullgraph=True)
+    for names in (("old", "gone", "back"), ("gone", "a", "old", "b", "back"), ("back", "c", "gone", "old")):
+        mine, plain = (kind((name, number) for number, name in enumerate(names)) for _ in range(2))
+        assert_same(observed(X, mine), function(X, plain))
+        assert_same(mine, plain)
+        assert list(mine) == list(plain)
+    assert len(observed.graphs) <= 2
+
+
+_LOOKS = {
+    "length": lambda x, held: x * len(held),
+    "order": lambda x, held: (x, list(held)),
+    "values": lambda x, held: x + sum(held.values()),
+    "last": lambda x, held: (x, held.popitem()),
+    "copy": lambda x, held: (x, dict(held)),
+    "both": lambda x, held: (x, held | {"q": 1}),
+    "equal": lambda x, held: x if held == {"a": 1} else x + 1,
+    "update": lambda x, held: (held.update(a=5, q=6), x)[1],
+    "clear": lambda x, held: (held.clear(), x)[1],
+    "named": lambda x, held: (x, held.get("a"), "b" in held),
+    "words": lambda x, held: (lambda **words: (x, sorted(words)))(**held),
+}
+
+
+@pytest.mark.parametrize("look", _LOOKS)
+@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
+def test_all_keys_count_as_soon_as_the_program_looks_at_them(look, first):
+    def function(x, held):
+        if first:
+            held["a"] = 2
+            held.pop("c", None)
+        result = _LOOKS[look](x, held)
+        if not first:
+            held["d"] = 2
+            held.pop("b", None)
+        return result
+
+    observed = Observed(function, fullgraph=True)
+    for names in ("a", "ab", "ba", "b", "abc", "cab", "", "d", "a"):
+        if look == "last" and not names:
+            continue
+        mine, plain = ({name: number for number, name in enumerate(names)} for _ in range(2))
+        assert_same(observed(X, mine), function(X, plain))
+        assert_same(mine, plain)
+        assert list(mine) == list(plain)
+
+
+def test_a_key_that_equals_another_is_that_key():
+    def function(x, held):
+        held[1] = held.get(1, 0) + 1
+        return x * held[1]
+
+    observed = Observed(function, fullgraph=True)
+    for held in ({1: 4}, {True: 4}, {1.0: 4}, {}, {2: 1}):
+        mine, plain = dict(held), dict(held)
+        assert_same(observed(X, mine), function(X, plain))
+        assert_same(mine, plain)
+        assert list(map(type, mine)) == list(map(type, plain))
+
+
+def test_a_factory_makes_what_is_not_there():
+    def function(x, held):
+        held["a"].append(x.sum())
+        return x
+
+    observed = Observed(function, fullgraph=True)
+    mine, plain = collections.defaultdict(list), collections.defaultdict(list)
+    for number in range(5):
+        mine[number], plain[number] = [], []
+        assert_same(observed(X, mine), function(X, plain))
+        assert_same(mine, plain)
+    assert len(observed.graphs) == 2
