@@ -17,8 +17,10 @@ from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.specialization import MULTIPLE, is_multiple
-from turret.plugins.codegen.triton.tiles.tiling import Tile
+from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling, large_offsets, stride
 
+FEWEST = 1 << 16
+"""Elements of a known number from which on it is worth a second body that their last block alone is masked."""
 ATOMIC_ADD = frozenset(("fp16", "bf16", "fp32", "fp64", "i32", "i64"))
 ATOMIC_ORDER = frozenset(("i32", "i64"))
 """Types that the hardware adds, and finds minima and maxima of, atomically in memory (floats would lose NaN)."""
@@ -64,9 +66,18 @@ def write_body(emitter: Emitter) -> None:
 def _has_whole_blocks(emitter: Emitter) -> bool:
     """Whether there is one dimension, not a row, whose end may cut through what one instruction loads."""
     tiling = emitter.tiling
-    if len(tiling.tiles) != 1 or tiling.row is not None or isinstance(tiling.tiles[0].extent, int):
+    if len(tiling.tiles) != 1 or tiling.row is not None:
         return False
-    return not is_multiple(tiling.tiles[0].extent, MULTIPLE, emitter.divisible)
+    (tile,) = tiling.tiles
+    if isinstance(tile.extent, int) and (tile.extent < FEWEST or not _is_walked_in_steps_of_1(tiling, tile)):
+        return False
+    return not is_multiple(tile.extent, MULTIPLE, emitter.divisible)
+
+
+def _is_walked_in_steps_of_1(tiling: Tiling, tile: Tile) -> bool:
+    hints = tiling.nest.hints
+    found = (offset for offset in large_offsets(tiling) if tile.variable in offset.variables)
+    return any(stride(offset, tile.variable, hints) == 1 for offset in found)
 
 
 def _store_by_block(emitter: Emitter) -> None:

@@ -43,6 +43,25 @@ CASES = {
         tl.store(p1 + x, t3)
 """,
     ),
+    "the last block of a large odd size is masked": (
+        """\
+  input x: float32[65537]
+  y: float32[65537]  [i0<65537] = max(0.0:float32, x[i0])
+  return %y
+""",
+        """\
+    x = (tl.program_id(0)) * XBLOCK + tl.arange(0, XBLOCK)
+    if tl.program_id(0) == 65537 // XBLOCK:
+        xmask = x < 65537
+        t0 = tl.load(p0 + x, xmask)
+        t1 = tl.maximum(0.0, t0, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(p1 + x, t1, mask=xmask)
+    else:
+        t2 = tl.load(p0 + x)
+        t3 = tl.maximum(0.0, t2, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(p1 + x, t3)
+""",
+    ),
     "a short row lies in one block": (
         """\
   input x: float32[8, 16]
