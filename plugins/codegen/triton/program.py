@@ -23,7 +23,14 @@ from turret.plugins.codegen.triton.tiles.facts import Facts
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.matrix import matrix_form, matrix_tiling
 from turret.plugins.codegen.triton.tiles.normalise import normalise
-from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, odd, sizes_fit
+from turret.plugins.codegen.triton.tiles.specialization import (
+    MULTIPLE,
+    conditions,
+    multiples,
+    narrow_sizes,
+    odd,
+    sizes_fit,
+)
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.split_kernel import Part
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, serial_tile, tile
@@ -86,6 +93,8 @@ def _write(
         others = () if rivals is None else _rivals(kernel, emitter.tiling, rivals, waits, given)
         return attrs.evolve(made, rivals=others)
     made = _with_faster(kernel, emitter, emitter.tiling, (), made, waits, given)
+    if not any(value % MULTIPLE == 0 for value in hints.values()):
+        return made
     aligned = _tiling(kernel, normalise(kernel, declarations, hints), part)
     divisible = multiples(aligned)
     return _with_faster(kernel, emitter, aligned, divisible, made, waits, given) if divisible else made

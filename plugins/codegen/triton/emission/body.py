@@ -17,7 +17,7 @@ from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.specialization import MULTIPLE, is_multiple
-from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling, large_offsets, stride
+from turret.plugins.codegen.triton.tiles.tiling import Tile, large_steps
 
 FEWEST = 1 << 16
 """Elements of a known number from which on it is worth a second body that their last block alone is masked."""
@@ -69,15 +69,11 @@ def _has_whole_blocks(emitter: Emitter) -> bool:
     if len(tiling.tiles) != 1 or tiling.row is not None:
         return False
     (tile,) = tiling.tiles
-    if isinstance(tile.extent, int) and (tile.extent < FEWEST or not _is_walked_in_steps_of_1(tiling, tile)):
-        return False
+    if isinstance(tile.extent, int):
+        ((_, steps),) = large_steps(tiling)
+        if tile.extent < FEWEST or 1 not in steps:
+            return False
     return not is_multiple(tile.extent, MULTIPLE, emitter.divisible)
-
-
-def _is_walked_in_steps_of_1(tiling: Tiling, tile: Tile) -> bool:
-    hints = tiling.nest.hints
-    found = (offset for offset in large_offsets(tiling) if tile.variable in offset.variables)
-    return any(stride(offset, tile.variable, hints) == 1 for offset in found)
 
 
 def _store_by_block(emitter: Emitter) -> None:

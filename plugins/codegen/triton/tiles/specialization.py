@@ -20,7 +20,7 @@ from turret.ir.expr import walk
 from turret.ir.index import Div, Index, Mod, Size, hinted, size
 from turret.plugins.codegen.triton.tiles.facts import NARROW, Facts
 from turret.plugins.codegen.triton.tiles.sizes import size_text
-from turret.plugins.codegen.triton.tiles.tiling import Tiling, large_offsets, stride
+from turret.plugins.codegen.triton.tiles.tiling import Tiling, large_steps
 
 MULTIPLE = 16
 """What Triton's hint of divisibility promises."""
@@ -53,9 +53,7 @@ def _vector_ends(tiling: Tiling) -> list[Size]:
     if tiling.part is not None and tiling.part.length is not None:
         found.append(tiling.part.length)
     found.sort(key=lambda value: len(_symbols(value)))
-    large = large_offsets(tiling)
-    for tile in tiling.tiles:
-        steps = [stride(offset, tile.variable, nest.hints) for offset in large if tile.variable in offset.variables]
+    for tile, steps in large_steps(tiling):
         if tiling.matrix is not None or any(step in (1, None) for step in steps):
             found += [loop.extent for loop in tile.loops[-1:]] + [tile.extent]
     return found if tiling.matrix is None else [*found, tiling.matrix.depth.extent]

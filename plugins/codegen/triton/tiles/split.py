@@ -23,6 +23,7 @@ from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
+from turret.plugins.codegen.triton.tiles.specialization import MULTIPLE
 from turret.plugins.codegen.triton.tiles.split_kernel import Part, Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import (
     PERSISTENT_OUTER,
@@ -49,8 +50,6 @@ BLOCK_COLUMNS, BLOCKS, MOST_PARTS = 32, 12, 256
 have, and into how many parts a row may be cut, so that the second stage has its parts in one block, too."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
-ALIGNED = 16
-"""What parts of symbolic length are multiples of, so that Triton sees that each begins where vectors are loaded."""
 
 
 def split(
@@ -200,8 +199,8 @@ class _Splitter:
             self.even = chunk * self.parts == length
             self.masked = not self.even
         else:
-            most = self.parts * ALIGNED
-            chunk = size(ALIGNED * sympy.floor((length + most - 1) / sympy.Integer(most)))
+            most = self.parts * MULTIPLE  # so Triton sees that each part begins where vectors are loaded
+            chunk = size(MULTIPLE * sympy.floor((length + most - 1) / sympy.Integer(most)))
             self.even = self.masked = False  # a program's row ends where the whole one does
         loops = (*self.outer, *self.inner)
         symbolic = not all(isinstance(v.extent, int) for v in loops)

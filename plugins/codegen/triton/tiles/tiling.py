@@ -248,10 +248,15 @@ def _large(nest: Nest, loops: tuple[Var, ...]) -> list[Index]:
     return [offset for offset in offsets if 2 * points[offset] > most]
 
 
-def large_offsets(tiling: Tiling) -> list[Index]:
-    """The offsets, over tiles, of accesses that reach more than half as many elements as any."""
+def large_steps(tiling: Tiling) -> list[tuple[Tile, list[int | None]]]:
+    """For each tile, how far the accesses move along it that reach more than half as many elements as any: ``stride``
+    of each that varies along it."""
     loops = tuple(tile.variable for tile in tiling.tiles) + tiling.serial + (tiling.program or ())
-    return _large(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
+    large = _large(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
+    return [
+        (tile, [stride(at, tile.variable, tiling.nest.hints) for at in large if tile.variable in at.variables])
+        for tile in tiling.tiles
+    ]
 
 
 def _typical(nest: Nest) -> Index:
