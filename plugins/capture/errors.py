@@ -26,8 +26,8 @@ class Unsupported(TurretError):
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
         self.location = location
-        self.floats: frozenset[Source] = frozenset()
-        """Floats that change and that an operation took no symbols for."""
+        self.numbers: frozenset[Source] = frozenset()
+        """Floats, ints, sizes and strides that change and that an operation took no symbols for."""
 
 
 class FloatNeeded(Unsupported):

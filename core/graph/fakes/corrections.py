@@ -32,6 +32,7 @@ from turret.torch_compat.dispatch import enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 from turret.torch_compat.operators.checks import require
+from turret.torch_compat.operators.layouts import suggest_memory_format
 from turret.torch_compat.operators.ops import HigherOrderOperator, OpOverload, fake_functions_of_operators
 
 aten = torch.ops.aten
@@ -510,6 +511,23 @@ _LIKE = (
 _MEAN, _SUM = 1, 2
 """ATen's numbers for ``reduction="mean"`` and ``"sum"``."""
 
+
+def _resized(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``resize`` and ``resize_as`` keep the strides of what keeps its size, where no layout is asked for.
+
+    Torch (2.11 and 2.13) says that ``resize_as`` gives what is contiguous, and refuses to resize a tensor whose sizes
+    are symbols to constant ones.
+    """
+    value, wanted = args[:2]
+    sizes = wanted.shape if isinstance(wanted, torch.Tensor) else wanted
+    layout = kwargs.get("memory_format")
+    if layout is torch.preserve_format and isinstance(wanted, torch.Tensor):
+        layout = suggest_memory_format(wanted)
+    if layout is None and len(sizes) == value.dim() and all(n == m for n, m in zip(value.shape, sizes, strict=True)):
+        return cast(torch.Tensor, value.clone())
+    return torch.empty(sizes, dtype=value.dtype, device=value.device, memory_format=layout or torch.contiguous_format)
+
+
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,
@@ -525,6 +543,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = di
     aten._softmax_backward_data.default: _of_one_shape,
     aten._log_softmax_backward_data.default: _of_one_shape,
     aten.nll_loss2d_forward.default: _loss_of_images,
+    aten.resize.default: _resized,
+    aten.resize_as.default: _resized,
     aten.squeeze_.default: _squeeze_in_place,
     aten.squeeze_.dim: _squeeze_in_place,
     aten.squeeze_.dims: _squeeze_in_place,

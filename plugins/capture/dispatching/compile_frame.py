@@ -30,6 +30,7 @@ from turret.plugins.capture.errors import NOWHERE, AskedFor, ChecksDecide, Float
 from turret.plugins.capture.facts.module_tensors import addresses_are_held
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
+from turret.plugins.capture.facts.refused_symbols import refuses_floats
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.handlers.storages import check_resized
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
@@ -41,7 +42,7 @@ from turret.plugins.capture.python.resume import is_resume
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.gradient_buckets import gradient_buckets
-from turret.plugins.capture.record.graph import GraphInput, metadata, takes_no_symbols
+from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
@@ -119,7 +120,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
-                if policy.specialize(error.floats):
+                if policy.specialize(error.numbers):
                     specialized = frozenset(policy.specialized)
                     continue
                 if _may_tell_apart(policy, attempt.tracer):
@@ -176,7 +177,7 @@ def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) 
 
 def _needs_floats(error: Unsupported) -> bool:
     """Whether floats would have to be known, to the program or to an operation on fake tensors."""
-    return isinstance(error, FloatNeeded) or takes_no_symbols(error.__cause__)
+    return isinstance(error, FloatNeeded) or refuses_floats(error.__cause__)
 
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:

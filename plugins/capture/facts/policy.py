@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from turret.frames.guards import STATIC_MARK, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, ItemSource, LocalSource, Source
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, LocalSource, SizeSource, Source
 from turret.frames.torch_settings import dynamo_setting, is_named_dynamic
 from turret.plugins.capture.facts.module_tensors import has_few_tensors
 
@@ -34,7 +34,7 @@ class History:
         self.constants: set[str] = set()
         """Floats that change and that the function needs as constants, by source."""
         self.specializations: dict[str, int] = {}
-        """How many captures took a float for a constant because an operation took no symbol for it, by source."""
+        """How many captures took a number for a constant because an operation took no symbol for it, by source."""
         self.held_numbers: dict[Any, float | None] = {}
         """Numbers of objects that units hold, by the id of the object: texts of such sources need not differ."""
 
@@ -140,6 +140,10 @@ def _facts_of_stride(shape: tuple[int, ...], stride: tuple[int, ...], dimension:
     return frozenset([("is", own), *(("is behind", n) for n in behind)])
 
 
+def _marked_static(value: torch.Tensor) -> frozenset[int]:
+    return frozenset(getattr(value, STATIC_MARK, None) or ())
+
+
 def _place(source: Source) -> tuple[int, str]:
     """The key of a place: texts of what units hold need not differ."""
     root = source.root()
@@ -157,7 +161,7 @@ def _see_number(numbers: dict[Any, Any], held: dict[Any, Any], source: Source, v
 
 
 _MOST_SPECIALIZATIONS = 4
-"""Values of a float that captures are made for where an operation needs it as a constant."""
+"""Values of a number that captures are made for where an operation needs it as a constant."""
 
 
 def _is_named(source: Source) -> bool:
@@ -186,7 +190,7 @@ class Policy:
     ) -> None:
         """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
         sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
-        it.  ``several_modules``: the unit is for other modules of the class, too.  ``specialized``: floats that an
+        it.  ``several_modules``: the unit is for other modules of the class, too.  ``specialized``: numbers that an
         attempt before this one found to be needed as constants, by source.  ``whole``: there is no graph break.
         ``splits``: objects that sides of a branch on data leave, and that are no one value, are told apart by a flag;
         of 2, numbers, too, which the program may need as constants.  ``checks_decide``: no check on data is left to the
@@ -209,12 +213,13 @@ class Policy:
         self.history.constants |= {str(source) for source in self.changing | self.big_ints}
         return bool(self.changing or self.big_ints)
 
-    def specialize(self, floats: frozenset[Source]) -> bool:
-        """Have floats be constants in this capture; whether they are to be, as they had few values so far.
+    def specialize(self, numbers: frozenset[Source]) -> bool:
+        """Have floats, ints, sizes and strides be constants in this capture; whether some are to be that were none, as
+        they had few values so far.
 
-        A capture for each value is worth it for a few; of a float with many values, others are left to Python.
+        A capture for each value is worth it for a few; of a number with many values, others are left to Python.
         """
-        counts, names = self.history.specializations, set(map(str, floats))
+        counts, names = self.history.specializations, set(map(str, numbers)) - self.specialized
         for name in names:
             counts[name] = counts.get(name, 0) + 1
         few = bool(names) and all(counts[name] <= _MOST_SPECIALIZATIONS for name in names)
@@ -222,21 +227,20 @@ class Policy:
         return few
 
     def is_constant(self, source: Source) -> bool:
-        """Whether a float that changes is a constant of this capture."""
+        """Whether a number that changes is a constant of this capture."""
         return str(source) in self.history.constants or str(source) in self.specialized
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
         changed = self.history.see_shape(source, tuple(value.shape))
-        static = frozenset(getattr(value, STATIC_MARK, None) or ())
-        marked = dynamic_marks(value)
         if is_named_dynamic(source):
             changed = frozenset(range(value.dim()))
         elif self.dynamic is False:
             changed = frozenset()
         elif self.dynamic is True and not isinstance(value, torch.nn.Parameter):
             changed = frozenset(range(value.dim()))
-        return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
+        wanted = dynamic_marks(value) | self._without_constants(changed, source, "size")
+        return frozenset(n for n in wanted - _marked_static(value) if value.shape[n] > 1)
 
     def dynamic_strides(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor whose strides become symbols of their own; strides 0 and 1 never do.
@@ -245,10 +249,14 @@ class Policy:
         it is what it happened to be in the tensor that this is a part of.
         """
         changed = self.history.see_strides(source, value)
-        static = frozenset(getattr(value, STATIC_MARK, None) or ())
         if self.dynamic is False:
             return frozenset()
-        return frozenset(n for n in changed - static if value.stride(n) > 1)
+        wanted = self._without_constants(changed, source, "stride")
+        return frozenset(n for n in wanted - _marked_static(value) if value.stride(n) > 1)
+
+    def _without_constants(self, dimensions: frozenset[int], source: Source, quantity: str) -> frozenset[int]:
+        """The dimensions whose size or stride is no constant of this capture."""
+        return frozenset(n for n in dimensions if not self.is_constant(SizeSource(source, n, quantity)))
 
     def dynamic_int(self, source: Source, value: int) -> bool:
         """Whether an int becomes a symbol: 0 and 1 do where another number was seen there before.
@@ -258,12 +266,13 @@ class Policy:
         held = isinstance(source.root(), BoundSource)
         if held and not _is_named(source):
             return False
-        changed = self.history.see_int(source, value)
+        changed = self.history.see_int(source, value) and not self.is_constant(source)
         if is_named_dynamic(source):
             return value not in (0, 1) and abs(value) < 2**62
         if self.dynamic is False or dynamo_setting("specialize_int") or abs(value) >= 2**62:
             return False
-        return changed or (self.dynamic is True and not held and value not in (0, 1))
+        wanted = self.dynamic is True and not held and value not in (0, 1)
+        return changed or (wanted and not self.is_constant(source))
 
     def is_unknown_int(self, source: Source, value: int) -> bool:
         """Whether an int changes from call to call and is too large for a symbol."""

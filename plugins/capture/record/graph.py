@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
+import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -41,6 +42,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.call_stack import Lines, as_text
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.refusals import eager_error, refuse_counts, refused_call
+from turret.plugins.capture.facts.refused_symbols import refuses_floats, refuses_sizes, symbols_in
 from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.arguments import argument_of
 from turret.plugins.capture.record.fakes import check_input, fake_mode_without_gradients
@@ -68,7 +70,7 @@ from turret.torch_compat.fakes import (
 from turret.torch_compat.fakes import Source as TorchSource
 from turret.torch_compat.operators.native_functions import device_constructors
 from turret.torch_compat.operators.ops import OpOverloadPacket
-from turret.torch_compat.sizes import is_float_symbol, unknown_size
+from turret.torch_compat.sizes import unknown_size
 from turret.torch_compat.trees import pytree
 
 
@@ -653,15 +655,22 @@ class GraphRecorder:
             return Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA)
         first = str(error).strip().split("\n")[0]
         unsupported = Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}")
-        if takes_no_symbols(error):
-            unsupported.floats = self._floats_in((fakes, named_fakes))
+        if refuses_floats(error):
+            unsupported.numbers = self._floats_of(symbols_in((fakes, named_fakes), torch.SymFloat))
+        elif refuses_sizes(error):
+            unsupported.numbers = self._sizes_of(symbols_in((fakes, named_fakes), torch.SymInt))
         return unsupported
 
-    def _floats_in(self, arguments: Any) -> frozenset[Source]:
-        """The floats that change among the arguments of a call."""
-        symbols = [v.node.expr for v in pytree.tree_leaves(arguments) if isinstance(v, torch.SymFloat)]
+    def _floats_of(self, symbols: set[Any]) -> frozenset[Source]:
+        """The floats that change from which symbols come."""
         known = self.floats.items()
-        return frozenset(v.source for n, v in known if not v.is_drawn and n.meta["example_value"].node.expr in symbols)
+        changing = ((n.meta["example_value"].node.expr, v) for n, v in known if not v.is_drawn)
+        return frozenset(v.source for expression, v in changing if not symbols.isdisjoint(expression.free_symbols))
+
+    def _sizes_of(self, symbols: set[Any]) -> frozenset[Source]:
+        """The sizes, strides and ints that change from which symbols come; those that data give come from none."""
+        bound = ((b.expression, b.source) for b in self.bindings if isinstance(b.expression, sympy.Expr))
+        return frozenset(v for e, v in bound if not symbols.isdisjoint(self.shape_env.simplify(e).free_symbols))
 
     def scalar(self, target: Any, name: str, value: Value) -> Value:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
@@ -747,13 +756,6 @@ class GraphRecorder:
     def argument(self, value: Value) -> tuple[Any, Any]:
         """A value as an argument of a node, and as one of the call on fake values."""
         return argument_of(self.t, value, in_64_bits=False)
-
-
-def takes_no_symbols(error: BaseException | None) -> bool:
-    """Whether an operation failed because of a float that is a symbol to it, and a constant of the call."""
-    if isinstance(error, GuardOnDataDependentSymNode):
-        return any(map(is_float_symbol, error.cond.free_symbols))
-    return isinstance(error, TypeError) and torch.SymFloat.__name__ in str(error)
 
 
 def _computes_a_number(target: Any, args: list[Value]) -> bool:

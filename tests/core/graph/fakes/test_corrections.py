@@ -21,6 +21,7 @@ from turret.graph.op_traits import size_hint
 
 aten = torch.ops.aten
 
+LAST = torch.empty(1, 2, 2, 1).permute(0, 3, 1, 2)
 X = torch.tensor([[2.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
 
 
@@ -380,3 +381,23 @@ def test_a_write_of_values_of_another_kind_is_refused_where_the_program_handles_
         x, y = torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3)
         result, said = run(x, y)
         assert "can't be cast" in said and torch.equal(y, 2 * x) and torch.equal(result, x + 1)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "resize",
+    [
+        lambda x: aten.resize(x + 1, [2, 3]),
+        lambda x: aten.resize(x, [2, 3], memory_format=torch.contiguous_format),
+        lambda x: aten.resize_as(x.t(), torch.empty(3, 2)),
+        lambda x: aten.resize(x, [1, 2, 1, 2], memory_format=torch.channels_last),
+        lambda x: aten.resize_as(x.t(), LAST, memory_format=torch.preserve_format),
+    ],
+)
+def test_what_has_changing_sizes_is_resized_to_constant_ones(resize: Callable, dynamic: bool | None) -> None:
+    run = turret.compile(resize, dynamic=dynamic, fullgraph=True)
+    for rows in (4, 2, 5, 2, 3):  # enough elements that all of the result are known; at 2 some keep their size
+        x = torch.randn(rows, 3)
+        expected, made = resize(x), run(x)
+        assert torch.equal(made, expected)
+        assert made.stride() == expected.stride()
