@@ -6,13 +6,14 @@ import abc
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 
 from turret.errors import CodegenError
+from turret.hooks.segments import Segment
 
 if TYPE_CHECKING:
     from turret.hooks.graph_capture import GraphCapture
@@ -121,23 +122,6 @@ class ProductCosts:
     onednn: ProductTime | None = None
     large_library: ProductTime | None = None
     onednn_copy: ProductTime | None = None
-
-
-@attrs.frozen(eq=False)
-class Segment:
-    """One launch step of a loaded plan.
-
-    ``run(*leading, slots, sizes, stream) -> status``, 0 for success: the addresses of the table of slots (where each
-    slot's first element lies) and of that of sizes (int64), and what ``Device.stream_getter`` gives.  Where a device
-    keeps no arenas the arena's address comes behind the slots, and those in it (``storage`` is ``arena``) lie
-    ``number`` bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes,
-    stream, tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or
-    makes it good.
-    """
-
-    run: Callable[..., int]
-    recover: Callable[[int, Any, Any, int, Mapping[int, torch.Tensor]], None]
-    leading: tuple[int, ...] = ()
 
 
 ByteCopier = Callable[[int, int, int, int], int]

@@ -26,12 +26,12 @@ from turret.hooks.device_types import (
     ProductCosts,
     ProductTime,
     Properties,
-    Segment,
     UnknownDevice,
 )
 from turret.hooks.host import HOST, INDEX_ERROR, OUT_OF_BOUNDS, OUT_OF_RANGE, ZERO_DIVISION
 from turret.hooks.plugin_manager import default_manager, first_result, plugin_of
 from turret.hooks.registration.blame import blame, claim
+from turret.hooks.segments import Segment
 
 __all__ = [
     "HOST",

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 import attrs
 import torch
 
+from turret.hooks.segments import Segment
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.native import storage_at
 
@@ -65,6 +66,26 @@ class AddressWord:
     node: int
     offset: int
     delta: int = 0
+
+
+@attrs.frozen
+class TableWord:
+    """A word of a node's arguments, ``offset`` bytes from their start, that holds an address: what the table of slots
+    has in ``entry``, plus ``delta``."""
+
+    node: int
+    offset: int
+    entry: int
+    delta: int = 0
+
+
+@attrs.frozen(eq=False)
+class KnownCall:
+    """A library call whose launches are known: ``nodes`` of a recording, all of whose addresses are in ``words``."""
+
+    recording: Recording
+    nodes: range
+    words: tuple[TableWord, ...]
 
 
 @attrs.frozen
@@ -142,6 +163,10 @@ class Recording(abc.ABC):
     @abc.abstractmethod
     def replay(self, stream: int) -> None:
         """Queue all of it on a stream."""
+
+    def why_not_launched(self, nodes: range) -> str:
+        """Why some nodes cannot be launched by themselves (``GraphCapture.sequence``); empty where they can."""
+        return "this device launches recordings as a whole"
 
     def replay_as(self, launch: Callable[[], object], stream: int) -> str:
         """Queue it with the grids and arguments of what ``launch`` launches: kernels of plans and copies of bytes.
@@ -252,6 +277,23 @@ class GraphCapture(abc.ABC):
         call, and note its nodes (``Recording.calls``), which says what such a word can depend on at most.
         """
         return None
+
+    def sequence(
+        self,
+        index: int,
+        parts: Sequence[Segment | KnownCall],
+        entries: int,
+        aligned: Sequence[int] = (),
+        stored: Sequence[int] = (),
+    ) -> Segment:
+        """What launches all ``parts`` on device ``index`` in one call, one behind the other.
+
+        ``entries``: how many the table of slots has; ``aligned``: those of them that must be multiples of 16 bytes, as
+        they were when the calls were recorded; ``stored``: those that are written.  Where a part cannot be launched
+        with the tables as they are, nothing is, as in a ``Segment``.  Asked for calls of which the recording says that
+        they can be launched (``Recording.why_not_launched``), and for segments of this device.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def record(

@@ -6,11 +6,13 @@ tensors are made once a workspace, so that a call makes Python tensors only for 
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -69,7 +71,9 @@ class LoadedPlan(Protocol):
     """A plan that can be called: with the list of the graph's inputs, which it empties, for the list of outputs.
 
     ``source`` is the generated Python; ``pool`` holds its idle memory; ``library`` has its kernels; ``prepare()`` loads
-    what is otherwise loaded by the first call (before a graph capture, which must not).
+    what is otherwise loaded by the first call (before a graph capture, which must not).  ``divert(other)``, of a plan
+    with library calls on a device that queues its work: each call goes to ``other`` first, and ends with what that
+    gives unless it is None, and then leaves the inputs as they were.
     """
 
     source: str
@@ -77,6 +81,7 @@ class LoadedPlan(Protocol):
     pool: WorkspacePool
     library: PlanLibrary | None
     prepare: Callable[[], None]
+    divert: Callable[[Callable[[list[Any]], list[Any] | None] | None], None]
 
     def __call__(self, args: list[Any], /) -> list[Any]: ...
 
@@ -90,7 +95,7 @@ def load(plan: Plan, store: Store | None = None, observer: CallObserver | None =
 
     The result may run in several threads at once.
     """
-    return _Writer(plan, store, observer).build()
+    return PlanWriter(plan, store, observer).build()
 
 
 PLAN_FILE = "<turret plan"
@@ -143,7 +148,13 @@ def _within_plans(error: BaseException) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
-class _Writer:
+class PlanWriter:
+    """Writes the function of a plan; ``is_entry``: the one that others call, which may hand a call to another one."""
+
+    is_entry = True
+    further_entries = 0
+    """Of the table of slots, behind those of the plan."""
+
     def __init__(self, plan: Plan, store: Store | None, observer: CallObserver | None) -> None:
         self.plan, self.store, self.observer = plan, store, observer
         device = torch.device(plan.device)
@@ -163,18 +174,27 @@ class _Writer:
         self.lines: list[str] = []
         self.ops: dict[int, str] = {}
         """What is called in lines, by their numbers."""
-        tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
+        dispatched = self.dispatched()
+        tensors_used = {s for step in dispatched for s in slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].storage == "arena"))
-        self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
+        self.dispatches = bool(dispatched)
         # Observers are told of the view's tensor, too.
         self.linear = linear_calls(plan, _uses(plan)) if observer is None else {}
-        self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
+        self.launched = self.addressed()
         framed = bool(self.launched or self.arena_tensors)
         if self.device.keeps_arena and plan.scratch_bytes:
             raise CodegenError(
                 f"{plan.name} has scratch memory, and {plan.device} keeps arenas: give it arenas by the call"
             )
         self.has_arena = framed and not self.device.keeps_arena and bool(plan.arena_bytes or plan.scratch_bytes)
+
+    def dispatched(self) -> list[Step]:
+        """The steps that torch runs, on tensors."""
+        return [step for step in self.plan.steps if isinstance(step, (View, Copy, Call))]
+
+    def addressed(self) -> frozenset[int]:
+        """The slots of which native code is told where they lie."""
+        return frozenset(s for step in self.plan.steps if isinstance(step, Launch) for s in step.slots)
 
     def _library(self) -> PlanLibrary | None:
         plan = self.plan
@@ -191,10 +211,13 @@ class _Writer:
 
     def build(self) -> LoadedPlan:
         plan = self.plan
-        self.pool = pool = WorkspacePool(plan, self.arena_tensors, self.device.keeps_arena)
-        if self.observer is None:
+        self.pool = pool = WorkspacePool(plan, self.arena_tensors, self.device.keeps_arena, self.further_entries)
+        if self.observer is None and self.is_entry:
             self.names |= {"profiler": torch.autograd.profiler, "profiled": self._profiled}
-        function: Any = self._function()
+            if self.device.asynchronous and any(isinstance(step, Call) for step in plan.steps):
+                self.names["diverted"] = None
+        function: Any = self.function()
+        function.divert = functools.partial(operator.setitem, self.names, "diverted")
         function.plan, function.pool, function.library = plan, pool, self.native
         function.prepare = _nothing if self.native is None else self.native.prepare
         loaded: LoadedPlan = function
@@ -203,29 +226,26 @@ class _Writer:
     def _profiled(self, args: list[Any]) -> list[Any]:
         """The same function with events for torch.profiler in it, which is made when one runs for the first time."""
         if self.profiled is None:
-            writer = _Writer(self.plan, self.store, None)
+            writer = PlanWriter(self.plan, self.store, None)
             writer.pool, writer.events = self.pool, True
-            self.profiled = writer._function()
+            self.profiled = writer.function()
         found: list[Any] = self.profiled(args)
         return found
 
-    def _function(self) -> Callable[[list[Any]], list[Any]]:
+    def function(self) -> Callable[[list[Any]], list[Any]]:
         """The steps as a function; ``source`` of it is its text."""
         plan = self.plan
         self.names["take"], self.names["give"] = self.pool.take, self.pool.give
         self._prologue()
         spans = self._arena_spans()
         opened, closed = {first for first, _ in spans}, {last for _, last in spans}
-        within = frozenset(self.linear.values())
         for number, step in enumerate(plan.steps):
             if number in opened:
-                self._open_workspace()
-            if number in self.linear:
-                self._linear(step, plan.steps[self.linear[number]])
-            elif number not in within:
-                self._step(step)
+                self.open_workspace()
+            self.write(number, step)
             if number in closed:
-                self.lines.append("workspace.close()")
+                self.close_workspace()
+        self.finish()
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
@@ -237,6 +257,16 @@ class _Writer:
         run: Callable[[list[Any]], list[Any]] = function
         return run
 
+    def write(self, number: int, step: Step) -> None:
+        """The statements of a step."""
+        if number in self.linear:
+            self._linear(step, self.plan.steps[self.linear[number]])
+        elif number not in self.linear.values():
+            self._step(step)
+
+    def finish(self) -> None:
+        """The statements behind all steps."""
+
     def _source(self) -> str:
         # Entering the modes costs a microsecond, and allocations and launches alone see nothing of them.
         modes = ["below_autograd()"] if self.dispatches else []
@@ -245,6 +275,8 @@ class _Writer:
         head = ["def run(args):"]
         if "profiled" in self.names:
             head.append("    if profiler._is_profiler_enabled: return profiled(args)")
+        if "diverted" in self.names:
+            head.append("    if diverted and (result := diverted(args)) is not None: return result")
         has_workspace = bool(self.launched or self.arena_tensors)
         if has_workspace:
             head += ["    workspace = take()", "    slots, sizes = workspace.slots, workspace.sizes"]
@@ -287,7 +319,7 @@ class _Writer:
             if slot.storage == "constant":
                 self.names[f"t{number}"] = plan.constants[slot.name]
         if self.launched:
-            self._prepare_launches()
+            self.prepare_launches()
             for number, slot in enumerate(plan.slots):
                 if slot.storage in ("input", "constant"):
                     self._address(number)
@@ -298,7 +330,7 @@ class _Writer:
         if not self.launched:
             return
         if symbol in self._scratch_symbols():
-            self._open_workspace()
+            self.open_workspace()
         number, plan = self.plan.size_symbols.index(symbol), self.plan
         if symbol in plan.float_symbols:
             self.names["bits"] = _bits
@@ -320,11 +352,15 @@ class _Writer:
         words = set(re.findall(r"[A-Za-z_]\w*", self.plan.scratch_bytes))
         return [symbol for symbol in self.plan.bound_symbols if symbol in words]
 
-    def _open_workspace(self) -> None:
+    def open_workspace(self) -> None:
         """Take the arena and scratch memory, or more scratch memory; what is in the arena stays."""
         self.lines.append(f"workspace.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
 
-    def _prepare_launches(self) -> None:
+    def close_workspace(self) -> None:
+        """Give the arena and scratch memory back."""
+        self.lines.append("workspace.close()")
+
+    def prepare_launches(self) -> None:
         """What every launch of a call is handed: where the tables are, and a stream."""
         self.names["current_stream"] = self.device.stream_getter(self.index)
         self.lines.append("stream = current_stream()")
@@ -332,15 +368,18 @@ class _Writer:
 
     def _launch(self, step: Launch) -> None:
         assert self.native is not None  # the library of a plan with launches is loaded
-        segment = self.native.segment(step)
-        run = self.constant("run", segment.run)
-        recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
-        movable = [s for s in step.slots if self.plan.slots[s].storage in ("input", "call", "view", "constant")]
-        tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
-        leading = "".join(f"{word}, " for word in segment.leading)
         if step.overwrites:
             self.lines.append("overwrites = True")
         event = f"with {self._event(', '.join(step.origins), step.sources)}: " if self.events else ""
+        self.run_segment(self.native.segment(step), step.slots, event)
+
+    def run_segment(self, segment: Segment, slots: Iterable[int], event: str = "") -> None:
+        """The statements that launch a segment, which works on ``slots``."""
+        run = self.constant("run", segment.run)
+        recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
+        movable = [s for s in slots if self.plan.slots[s].storage in ("input", "call", "view", "constant")]
+        tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
+        leading = "".join(f"{word}, " for word in segment.leading)
         self.lines.append(f"{event}status = {run}({leading}slots_at, sizes_at, stream)")
         self.lines.append(f"if status: {recover}(workspace, status, stream, {tensors})")
 
@@ -366,7 +405,7 @@ class _Writer:
             self._run_step(step)
             return
         self.names["observer"] = self.observer
-        tensors = "".join(f"t{slot}, " for slot in _slots_as_tensors(step))
+        tensors = "".join(f"t{slot}, " for slot in slots_as_tensors(step))
         stays = isinstance(step, Call) and is_collective(resolve_op(step.op))
         self.lines.append(f"observer.begin(({tensors}), {stays})")
         self._run_step(step)
@@ -504,7 +543,7 @@ def _bits(value: float) -> int:
 _INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
 
 
-def _slots_as_tensors(step: Any) -> list[int]:
+def slots_as_tensors(step: Any) -> list[int]:
     """Slots whose tensors (not just addresses) a step uses."""
     match step:
         case View():
@@ -521,7 +560,7 @@ def _uses(plan: Plan) -> Counter[int]:
     """How many steps use each slot."""
     found: Counter[int] = Counter()
     for step in plan.steps:
-        found.update(_slots_as_tensors(step))
+        found.update(slots_as_tensors(step))
         found.update(step.slots if isinstance(step, Launch) else ())
     return found
 

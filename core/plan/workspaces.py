@@ -23,8 +23,8 @@ class Workspace:
 
     __slots__ = ("arena", "sizes", "slots", "tables", "tensors")
 
-    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
-        self.slots = (ctypes.c_void_p * max(1, plan.table_slots))()
+    def __init__(self, plan: Plan, wanted: tuple[int, ...], further: int = 0) -> None:
+        self.slots = (ctypes.c_void_p * max(1, plan.table_slots + further))()
         self.sizes = (ctypes.c_int64 * max(1, table_length(plan)))()
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         self.arena = torch.empty(
@@ -64,11 +64,12 @@ class DeviceWorkspace:
     and stream may run any workspace, and forward and backward never hold memory at the same time.
     """
 
-    __slots__ = ("_storage", "sizes", "slots", "tables", "tensors")
+    __slots__ = ("_arena", "_storage", "sizes", "slots", "tables", "tensors")
 
-    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+    def __init__(self, plan: Plan, wanted: tuple[int, ...], further: int = 0) -> None:
         slots, sizes = device_table_lengths(plan)
-        self.slots, self.sizes = (ctypes.c_void_p * slots)(), (ctypes.c_int64 * sizes)()
+        self._arena = slots - 1
+        self.slots, self.sizes = (ctypes.c_void_p * (slots + further))(), (ctypes.c_int64 * sizes)()
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
         self._storage = arena.untyped_storage()
@@ -79,7 +80,7 @@ class DeviceWorkspace:
     def open(self, bytes_: int) -> None:
         """Take memory for a call, or more of it in the middle of one; its address goes behind the slots."""
         self._storage.resize_(bytes_)
-        self.slots[len(self.slots) - 1] = self._storage.data_ptr()
+        self.slots[self._arena] = self._storage.data_ptr()
 
     def close(self) -> None:
         """Return the memory; what was queued on the stream still runs before anything that takes it next."""
@@ -87,12 +88,15 @@ class DeviceWorkspace:
 
 
 class WorkspacePool:
-    """Idle workspaces of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
+    """Idle workspaces of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic).
 
-    __slots__ = ("_idle", "_kind", "_plan", "_wanted")
+    ``further``: entries that the table of slots has behind those of the plan.
+    """
 
-    def __init__(self, plan: Plan, wanted: tuple[int, ...], keeps_arena: bool) -> None:
-        self._plan, self._wanted = plan, wanted
+    __slots__ = ("_further", "_idle", "_kind", "_plan", "_wanted")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...], keeps_arena: bool, further: int = 0) -> None:
+        self._plan, self._wanted, self._further = plan, wanted, further
         self._kind = Workspace if keeps_arena else DeviceWorkspace
         self._idle: list[Workspace | DeviceWorkspace] = []
 
@@ -101,7 +105,7 @@ class WorkspacePool:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._kind(self._plan, self._wanted)
+            return self._kind(self._plan, self._wanted, self._further)
 
     def give(self, workspace: Workspace | DeviceWorkspace) -> None:
         """Hand a workspace back."""

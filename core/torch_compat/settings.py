@@ -84,6 +84,28 @@ def set_float32_precisions(products: str | None, cudnn: bool | None, *precisions
             _set_precision(*place, precision)
 
 
+_OF_PRODUCTS = """
+_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction
+_get_cublas_allow_fp16_accumulation _get_blas_preferred_backend _get_deterministic_algorithms
+"""
+"""What reads settings of products beside the precision of float32; not every version has all of them."""
+_products: tuple[Reader, ...] = tuple(getattr(torch._C, n) for n in _OF_PRODUCTS.split() if hasattr(torch._C, n))
+"""Those that this version has."""
+
+
+_OF_GPU_PRODUCTS = (torch.backends.cuda.__name__.rpartition(".")[2], "matmul")
+"""Of products on GPUs, the place of the precision."""
+
+
+def product_settings() -> tuple[Any, ...]:
+    """What a library for matrix products looks at when it chooses kernels, in under a microsecond."""
+    return (
+        _asked(torch._C._get_float32_matmul_precision),
+        _precision(*_OF_GPU_PRODUCTS),
+        *[reader() for reader in _products],
+    )
+
+
 _NAMES = """
 deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_depthwise_kernel
 mkldnn_enabled mkldnn_deterministic nnpack_enabled cublas_allow_fp16_reduced_precision_reduction

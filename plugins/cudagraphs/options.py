@@ -31,6 +31,12 @@ def turret_options() -> tuple[Option, ...]:
             low=0,
         ),
         Option(
+            name="direct_library_calls",
+            default=True,
+            doc="with cudagraphs off, kernels of library calls are launched by themselves once a graph was called some "
+            "times, which takes the host a quarter of the call's time; where a device can, and for sizes that stay",
+        ),
+        Option(
             name="cudagraph_trees",
             default=True,
             doc="recordings share one memory pool a device; off: each has its own pool, and inputs are copied to it",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.hooks.devices import Allocator
+from turret.hooks.devices import Allocator, Device
 from turret.hooks.graph_capture import GraphCapture, extent
 from turret.hooks.products import Role
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
@@ -149,6 +149,13 @@ class RecordingDevice:
     capture: GraphCapture
     empty: Allocator
     current_stream: Callable[[], int]
+
+    @classmethod
+    def of(cls, device: Device, where: torch.device) -> RecordingDevice:
+        """Where work on one device is recorded, of a kind that records."""
+        assert device.graphs is not None  # plans of devices without it have an obstacle that says so
+        where = torch.device(where.type, where.index if where.index is not None else device.current_index())
+        return cls(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
 
     @property
     def index(self) -> int:

@@ -16,8 +16,7 @@ import torch
 from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.hooks.context import CompileContext
-from turret.hooks.devices import Device, device_for
-from turret.hooks.graph_capture import GraphCapture
+from turret.hooks.devices import device_for
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
@@ -82,13 +81,12 @@ def _graphed(
 ) -> BoxedCallable:
     """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
-    device = device_for(torch.device(plan.device).type)
-    graphs, settings = _graphs_of(device), settings_of(context.config)
-    recording_device = recording_device_of(device, torch.device(plan.device))
+    device, settings = device_for(torch.device(plan.device).type), settings_of(context.config)
+    recording_device = RecordingDevice.of(device, torch.device(plan.device))
     try:
         work = PlanWork(
             plan,
-            lambda variant: now.copy().run(load, variant, context.store("load"), graphs.observer()),
+            lambda variant: now.copy().run(load, variant, context.store("load"), recording_device.capture.observer()),
             role,
             static=frozenset(plan.static_inputs),
             written=frozenset(written),
@@ -133,18 +131,6 @@ def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     if title is None:
         return otherwise
     return f"{title}.backward" if role == "backward" else title
-
-
-def _graphs_of(device: Device) -> GraphCapture:
-    """What records on a device; plans of devices without it have an obstacle that says so, and do not come here."""
-    assert device.graphs is not None
-    return device.graphs
-
-
-def recording_device_of(device: Device, where: torch.device) -> RecordingDevice:
-    """Where work on one device is recorded."""
-    where = torch.device(where.type, where.index if where.index is not None else device.current_index())
-    return RecordingDevice(where, _graphs_of(device), device.allocator(where), device.stream_getter(where.index))
 
 
 _UNASKED_SIZES, _UNASKED_AGAIN, _UNASKED_CALLS = 8, 4, 8

@@ -23,11 +23,13 @@ import attrs
 import torch
 
 from turret.errors import TurretError
+from turret.hooks.devices import Segment
 from turret.hooks.graph_capture import (
     AddressWord,
     GraphCapture,
     HeldBack,
     HeldBlock,
+    KnownCall,
     MemoryPool,
     Patch,
     RecordedCall,
@@ -44,6 +46,7 @@ from turret.plan.launch.graphs import (
     host_memory,
     make_stream,
 )
+from turret.plan.launch.sequences import KnownFill, KnownLaunch, make_sequence
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.native import cuda_function
 
@@ -230,6 +233,20 @@ def _no_collection() -> Iterator[None]:
 _start = operator.attrgetter("start")
 
 
+@attrs.frozen
+class _Fill:
+    """What a node that fills memory was handed: ``count`` numbers of ``size`` bytes (``CUDA_MEMSET_NODE_PARAMS``)."""
+
+    value: int
+    size: int
+    count: int
+
+    @classmethod
+    def of(cls, node: RecordedNode) -> _Fill:
+        _, _, value_and_size, width, _ = node.words
+        return cls(value_and_size & 0xFFFF_FFFF, value_and_size >> 32, width)
+
+
 class CudaRecording(Recording):
     """A captured graph, its nodes by the driver; the pool keeps its memory as long as the graph is there."""
 
@@ -258,6 +275,24 @@ class CudaRecording(Recording):
     def replay(self, stream: int) -> None:
         if not self._by_torch(lambda: None, stream):
             self._native.replay(stream)
+
+    def why_not_launched(self, nodes: range) -> str:
+        for node in (self.nodes[n] for n in nodes):
+            if node.kind not in ("kernel", "clear"):
+                return f"{node.name} is no kernel"
+            if node.kind == "clear" and _Fill.of(node).size not in (1, 4):
+                return f"{node.name} fills memory with numbers of {_Fill.of(node).size} bytes"
+        return ""
+
+    def launches(self, call: KnownCall) -> Iterator[KnownLaunch | KnownFill]:
+        """What a call launches."""
+        for n in call.nodes:
+            node, places = self.nodes[n], [(w.offset, w.entry, w.delta) for w in call.words if w.node == n]
+            if node.kind == "kernel":
+                yield KnownLaunch(self._native.launch_words(n), node.words, places)
+                continue
+            ((_, entry, delta),), fill = places, _Fill.of(node)
+            yield KnownFill(entry, delta, fill.value, fill.size, fill.count)
 
     def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Replay:
         run = self._native.bind(arguments, addresses)
@@ -382,6 +417,26 @@ class CudaCapture(GraphCapture):
 
     def observer(self) -> CudaCalls:
         return self._calls
+
+    def sequence(
+        self,
+        index: int,
+        parts: Sequence[Segment | KnownCall],
+        entries: int,
+        aligned: Sequence[int] = (),
+        stored: Sequence[int] = (),
+    ) -> Segment:
+        given: list[int | KnownLaunch | KnownFill] = []
+        for part in parts:
+            if isinstance(part, Segment):
+                given += part.leading
+            else:
+                assert isinstance(part.recording, CudaRecording)
+                given += part.recording.launches(part)
+        segments = [part for part in parts if isinstance(part, Segment)]  # a recording would keep its pool
+        made = make_sequence(index, given, entries, aligned, stored, segments)
+        recover = functools.partial(made.recover, names="library calls and the kernels beside them")
+        return Segment(made.run, recover, (made.handle,))
 
     def record(
         self,

@@ -9,6 +9,7 @@ import torch
 
 from tests.gpu.cases import CASES, Case
 from tests.gpu.compare import check
+from tests.gpu.direct_checks import DIRECT_CHECKS
 from tests.gpu.graph_checks import GRAPH_CHECKS, Place
 from tests.gpu.graph_sequences import play
 from tests.gpu.special import SPECIAL
@@ -30,6 +31,11 @@ def test_case_comes_out_as_eager_s(case: Case, dtype: torch.dtype, train: bool, 
 
 @pytest.mark.parametrize("run", SPECIAL, ids=lambda run: run.__name__)
 def test_special(run: Callable[[], None]) -> None:
+    run()
+
+
+@pytest.mark.parametrize("run", DIRECT_CHECKS, ids=lambda run: run.__name__)
+def test_launched_calls(run: Callable[[], None]) -> None:
     run()
 
 

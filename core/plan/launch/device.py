@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -60,7 +60,8 @@ class DeviceLibrary:
 
     def function(self, name: str) -> Segment:
         """``segment(slots, sizes, stream) -> status`` of a segment."""
-        return Segment(self, self.segments[name], self.table.stored.get(name, ()))
+        run = self.library.turret_segment_run
+        return Segment(self.library, run, self.segments[name], self.table.stored.get(name, ()), self)
 
     def prepare(self) -> None:
         """Load every kernel now; ``CodegenError`` where the driver refuses one."""
@@ -94,13 +95,23 @@ def _kernel(library: ctypes.CDLL, binary: KernelBinary, image: bytes) -> int:
 
 
 class Segment:
-    """A run of kernels, launched in one native call that holds no lock of Python's."""
+    """A run of kernels, launched in one native call that holds no lock of Python's.
 
-    __slots__ = ("handle", "library", "run", "stored")
+    ``run`` takes its ``handle``, which is good as long as ``keeper`` lives, and the tables and the stream; ``stored``:
+    slots that it writes.
+    """
 
-    def __init__(self, library: DeviceLibrary, handle: int, stored: tuple[int, ...]) -> None:
-        self.library, self.handle, self.stored = library, handle, frozenset(stored)
-        self.run: Callable[[int, Any, Any, int], int] = library.library.turret_segment_run
+    __slots__ = ("__weakref__", "handle", "keeper", "library", "run", "stored")
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        run: Callable[[int, Any, Any, int], int],
+        handle: int,
+        stored: Iterable[int],
+        keeper: object,
+    ) -> None:
+        self.library, self.run, self.handle, self.stored, self.keeper = library, run, handle, frozenset(stored), keeper
 
     def recover(
         self, status: int, slots: Any, sizes: Any, stream: int, tensors: Mapping[int, torch.Tensor], names: str
@@ -124,7 +135,7 @@ class Segment:
                 "mark that dimension static, or run this input eagerly"
             )
         if status:
-            raise RuntimeError(f"{message(self.library.library)} (in {names})")
+            raise RuntimeError(f"{message(self.library)} (in {names})")
         for slot, copy in copies.items():
             slots[slot] = tensors[slot].data_ptr()
             if slot in self.stored:

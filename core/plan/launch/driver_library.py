@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from turret.errors import CodegenError
-from turret.plan.launch.enums import NodeKind, Operation, ParameterKind, Status
+from turret.plan.launch.enums import NodeKind, Operation, ParameterKind, PartKind, Status
 from turret.storage import prebuilt, toolchain
 from turret.storage.artifact_cache import Store, open_store
 from turret.storage.fork_safety import Lock
@@ -103,10 +103,13 @@ LAUNCHER = DriverLibrary(
         "turret_segment_free": (None, _POINTER),
         "turret_segment_prepare": (_INT, _POINTER),
         "turret_segment_run": (_LONG, _POINTER, _POINTER, _POINTER, _POINTER),
+        "turret_sequence": (_POINTER, _INT, _POINTER, _LONG, _POINTER, _LONG, _LONG),
+        "turret_sequence_free": (None, _POINTER),
+        "turret_sequence_run": (_LONG, _POINTER, _POINTER, _POINTER, _POINTER),
         "turret_redirect": (None, _POINTER, _POINTER, _POINTER, _POINTER),
         "turret_copy": (_LONG, _INT, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, _POINTER),
     },
-    (Operation, ParameterKind, Status),
+    (Operation, ParameterKind, PartKind, Status),
 )
 """Runs the kernels of a plan."""
 
@@ -126,6 +129,7 @@ GRAPHS = DriverLibrary(
         "turret_node_name": (_TEXT, _POINTER, _LONG),
         "turret_node_bytes": (_LONG, _POINTER, _LONG),
         "turret_node_arguments": (_POINTER, _POINTER, _LONG),
+        "turret_node_launch": (_LONG, _POINTER, _LONG, _POINTER, _LONG),
         "turret_graph_patch": (_INT, _POINTER, _POINTER, _POINTER, _LONG),
         "turret_binding": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _LONG),
         "turret_binding_free": (None, _POINTER),

@@ -29,6 +29,14 @@ class ParameterKind(enum.IntEnum):
     NUMBER = 3
 
 
+class PartKind(enum.IntEnum):
+    """What a part of a sequence is."""
+
+    SEGMENT = 0
+    KERNEL = 1
+    FILL = 2
+
+
 class Status(enum.IntEnum):
     """How a run ended, in its low byte; the slot or size concerned is in the bits above."""
 

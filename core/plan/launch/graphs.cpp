@@ -7,6 +7,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -68,6 +69,15 @@ struct ClearParameters {  // CUDA_MEMSET_NODE_PARAMS_v1
 };
 static_assert(sizeof(ClearParameters) == 40 && offsetof(ClearParameters, width) == 24);
 
+struct LaunchAttribute {  // CUlaunchAttribute
+  int id;
+  char pad[4];
+  std::int64_t value[8];
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+// Cooperative launches, clusters, how these are scheduled, and clusters that are preferred.
+constexpr int kLaunchAttributes[] = {2, 4, 5, 11};
+
 struct EdgeData {  // CUgraphEdgeData
   unsigned char bytes[8];
 };
@@ -83,6 +93,7 @@ struct Driver {
   Result (*edges)(Handle, Handle*, Handle*, EdgeData*, std::size_t*);
   Result (*type)(Handle, int*);
   Result (*kernel_get)(Handle, KernelParameters*);
+  Result (*attribute_get)(Handle, int, void*);
   Result (*copy_get)(Handle, CopyParameters*);
   Result (*clear_get)(Handle, ClearParameters*);
   Result (*kernel_set)(Handle, Handle, const KernelParameters*);
@@ -133,6 +144,7 @@ bool open_driver(const char* path) {
       find(library, "cuCtxSetCurrent", d.set_current) && find(library, "cuGetErrorString", d.error_text) &&
       find(library, "cuGraphGetNodes", d.nodes) && find(library, "cuGraphGetEdges_v2", d.edges) &&
       find(library, "cuGraphNodeGetType", d.type) && find(library, "cuGraphKernelNodeGetParams_v2", d.kernel_get) &&
+      find(library, "cuGraphKernelNodeGetAttribute", d.attribute_get) &&
       find(library, "cuGraphMemcpyNodeGetParams", d.copy_get) &&
       find(library, "cuGraphMemsetNodeGetParams", d.clear_get) &&
       find(library, "cuGraphExecKernelNodeSetParams_v2", d.kernel_set) &&
@@ -260,6 +272,35 @@ class Node {
     dirty = dirty || std::memcmp(arguments.data(), &wanted, sizeof wanted) != 0;
     std::memcpy(arguments.data(), &wanted, sizeof wanted);
     return nullptr;
+  }
+
+  // What launching the kernel by itself takes, beside its arguments: the function, three numbers of blocks and of threads,
+  // bytes of shared memory, whether arguments are one buffer, how many parameters there are and attributes; then offset
+  // and size of each parameter, then id and eight words of each attribute.
+  std::vector<std::int64_t> launch() const {
+    std::vector<std::int64_t> found = {static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(function_))};
+    found.insert(found.end(), kernel_.grid, kernel_.grid + 3);
+    found.insert(found.end(), kernel_.block, kernel_.block + 3);
+    found.push_back(kernel_.shared);
+    found.push_back(in_buffer_);
+    found.push_back(static_cast<std::int64_t>(offsets_.size()));
+    std::int64_t attributes = 0;
+    std::vector<std::int64_t> further;
+    for (std::size_t n = 0; n < offsets_.size(); ++n) {
+      further.push_back(static_cast<std::int64_t>(offsets_[n]));
+      further.push_back(static_cast<std::int64_t>(sizes_[n]));
+    }
+    for (const int id : kLaunchAttributes) {
+      LaunchAttribute attribute = {};
+      if (driver.attribute_get(handle_, id, attribute.value) != 0) continue;  // this driver has no such attribute
+      if (std::all_of(attribute.value, attribute.value + 8, [](std::int64_t word) { return word == 0; })) continue;
+      ++attributes;
+      further.push_back(id);
+      further.insert(further.end(), attribute.value, attribute.value + 8);
+    }
+    found.push_back(attributes);
+    found.insert(found.end(), further.begin(), further.end());
+    return found;
   }
 
   Result set(Handle executable, Handle context) {
@@ -618,6 +659,15 @@ std::int64_t turret_node_bytes(void* graph, std::int64_t node) {
   return static_cast<std::int64_t>(graph_of(graph).nodes[node].arguments.size());
 }
 const void* turret_node_arguments(void* graph, std::int64_t node) { return graph_of(graph).nodes[node].arguments.data(); }
+
+// How a kernel node is launched by itself (Node::launch): writes at most `room` words, gives how many there are.
+std::int64_t turret_node_launch(void* graph, std::int64_t node, std::int64_t* words, std::int64_t room) {
+  const Current current(graph_of(graph).context);
+  const std::vector<std::int64_t> found = graph_of(graph).nodes[node].launch();
+  const auto count = static_cast<std::int64_t>(found.size());
+  std::copy_n(found.begin(), std::min(count, room), words);
+  return count;
+}
 
 // Writes `count` addresses where triples of node, offset and what to add say; 0, or 1 with a message.
 int turret_graph_patch(void* graph, const std::int64_t* words, const std::uint64_t* addresses, std::int64_t count) {

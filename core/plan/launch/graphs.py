@@ -121,6 +121,16 @@ class NativeGraph:
         kind, name = library.turret_node_kind(handle, number), library.turret_node_name(handle, number)
         return RecordedNode(_WORK[NodeKind(kind)], name.decode(errors="replace"), arguments)
 
+    def launch_words(self, node: int) -> list[int]:
+        """How a kernel node is launched by itself, without its arguments, as words for ``turret_sequence``."""
+        room = 64
+        while True:
+            words = (ctypes.c_int64 * room)()
+            count = self.library.turret_node_launch(self.handle, node, words, room)
+            if count <= room:
+                return words[:count]
+            room = count
+
     def patch(self, patches: Sequence[Patch]) -> None:
         """Write addresses, for all later replays; nothing is written where one of them has no place."""
         self.instantiate()

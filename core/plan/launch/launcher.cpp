@@ -12,9 +12,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "turret_enums.h"  // Operation, ParameterKind, Status: the tables are in enums.py
+#include "turret_enums.h"  // Operation, ParameterKind, PartKind, Status: the tables are in enums.py
 
 namespace {
 
@@ -27,6 +28,10 @@ constexpr int kMaxParameters = 512;
 constexpr int kMaxAssumed = 64;
 constexpr int kMaxVariants = 8;
 constexpr int kMaxDepth = 64;
+constexpr int kMaxArguments = 1 << 15;  // bytes that a kernel is handed; CUDA's limit is 32,764
+constexpr int kMaxAttributes = 16;
+void* const kBuffer = reinterpret_cast<void*>(1);      // CU_LAUNCH_PARAM_BUFFER_POINTER
+void* const kBufferSize = reinterpret_cast<void*>(2);  // CU_LAUNCH_PARAM_BUFFER_SIZE
 constexpr int kMaxDynamicShared = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kAnyClusterSize = 14;     // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 constexpr int kClusterDimension = 4;    // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -68,6 +73,7 @@ struct Driver {
                    void**);
   Result (*launch_ex)(const LaunchConfig*, Handle, void**, void**);
   Result (*clear)(Address, unsigned char, std::size_t, Handle);
+  Result (*fill)(Address, unsigned, std::size_t, Handle);
   Result (*copy)(Address, Address, std::size_t, Handle);
   Result (*error_text)(Result, const char**);
   bool programmatic = false;
@@ -114,7 +120,7 @@ bool open_driver(const char* path) {
                         find(library, "cuModuleGetFunction", d.get_function) &&
                         find(library, "cuFuncSetAttribute", d.set_attribute) &&
                         find(library, "cuLaunchKernel", d.launch) && find(library, "cuLaunchKernelEx", d.launch_ex) &&
-                        find(library, "cuMemsetD8Async", d.clear) &&
+                        find(library, "cuMemsetD8Async", d.clear) && find(library, "cuMemsetD32Async", d.fill) &&
                         find(library, "cuMemcpyDtoDAsync_v2", d.copy) &&
                         find(library, "cuGetErrorString", d.error_text);
   if (!complete) return false;
@@ -294,6 +300,29 @@ struct Redirection {
 };
 thread_local Redirection redirection;
 
+std::int64_t misaligned(const std::vector<std::int64_t>& aligned, void* const* slots) {
+  for (const std::int64_t slot : aligned) {
+    if (reinterpret_cast<Address>(slots[slot]) & 15) return status(Status::MISALIGNED, slot);
+  }
+  return Status::DONE;
+}
+
+// The status of `work`, which says whether it went well, with a context current.
+template <typename Work>
+std::int64_t in_context(Handle context, const Work& work) {
+  Handle before = nullptr;
+  driver.get_current(&before);
+  if (before != context) {
+    if (const Result result = driver.set_current(context)) {
+      fail("making the device current", result);
+      return Status::DRIVER_ERROR;
+    }
+  }
+  const bool good = work();
+  if (before != context) driver.set_current(before);
+  return good ? Status::DONE : Status::DRIVER_ERROR;
+}
+
 class Segment {
  public:
   int device = 0;
@@ -316,23 +345,22 @@ class Segment {
   }
 
   std::int64_t run(void* const* slots, const std::int64_t* sizes, Handle stream) {
-    for (const std::int64_t slot : aligned) {
-      if (reinterpret_cast<Address>(slots[slot]) & 15) return status(Status::MISALIGNED, slot);
-    }
+    if (const std::int64_t found = refusal(slots, sizes)) return found;
+    return in_context(context, [&] { return launch_all(slots, sizes, stream); });
+  }
+
+  // The status of a run that cannot be, before anything is launched; DONE for one that can.
+  std::int64_t refusal(void* const* slots, const std::int64_t* sizes) const {
+    if (const std::int64_t found = misaligned(aligned, slots)) return found;
     for (const std::int64_t size : narrow) {
       if (sizes[size] > INT32_MAX || sizes[size] < INT32_MIN) return status(Status::SIZE_TOO_LARGE, size);
     }
-    Handle before = nullptr;
-    driver.get_current(&before);
-    if (before != context) {
-      if (const Result result = driver.set_current(context)) {
-        fail("making the device current", result);
-        return Status::DRIVER_ERROR;
-      }
-    }
-    const bool good = (ready_.load(std::memory_order_acquire) || prepare()) && launch_all(slots, sizes, stream);
-    if (before != context) driver.set_current(before);
-    return good ? Status::DONE : Status::DRIVER_ERROR;
+    return Status::DONE;
+  }
+
+  // With the device's context current.
+  bool launch_all(void* const* slots, const std::int64_t* sizes, Handle stream) {
+    return (ready_.load(std::memory_order_acquire) || prepare()) && launch_steps(slots, sizes, stream);
   }
 
   static bool redirected() {
@@ -344,7 +372,7 @@ class Segment {
   std::atomic<bool> ready_{false};
   std::mutex lock_;
 
-  bool launch_all(void* const* slots, const std::int64_t* sizes, Handle stream) {
+  bool launch_steps(void* const* slots, const std::int64_t* sizes, Handle stream) {
     std::int64_t values[kMaxParameters];
     void* pointers[kMaxParameters];
     for (const Step& each : steps) {
@@ -428,6 +456,141 @@ class Segment {
       attribute.value.words[0] = 1;
     }
     return driver.launch_ex(&config, step.function, pointers, nullptr);
+  }
+};
+
+// A library's kernel as it was launched once, over memory that lies elsewhere in each run.
+class KnownLaunch {
+ public:
+  explicit KnownLaunch(Words& words) {
+    function_ = reinterpret_cast<Handle>(words.take());
+    for (unsigned& count : config_.grid) count = static_cast<unsigned>(words.take());
+    for (unsigned& count : config_.block) count = static_cast<unsigned>(words.take());
+    config_.shared = static_cast<unsigned>(words.take());
+    in_buffer_ = words.take() != 0;
+    const std::int64_t parameters = words.count(kMaxParameters), attributes = words.count(kMaxAttributes);
+    for (std::int64_t n = 0; n < parameters; ++n) {
+      offsets_.push_back(words.count(kMaxArguments));
+      if (offsets_.back() + words.count(kMaxArguments) > kMaxArguments) words.refuse();
+    }
+    for (std::int64_t n = 0; n < attributes; ++n) {
+      LaunchAttribute attribute = {};
+      attribute.id = static_cast<int>(words.take());
+      for (int word = 0; word < 8; ++word) {
+        const std::int64_t value = words.take();
+        std::memcpy(attribute.value.bytes + 8 * word, &value, 8);
+      }
+      attributes_.push_back(attribute);
+    }
+    arguments_.resize(static_cast<std::size_t>(words.count(kMaxArguments / 8)));
+    for (std::int64_t& word : arguments_) word = words.take();
+    const auto bytes = static_cast<std::int64_t>(8 * arguments_.size());
+    for (std::int64_t n = words.count(kMaxArguments); n > 0 && words.good(); --n) {
+      Place place;
+      place.offset = words.count(bytes - 8);
+      place.slot = words.count(words.slots - 1);
+      place.delta = words.take();
+      places_.push_back(place);
+    }
+    if (function_ == nullptr) words.refuse();
+  }
+
+  bool launch(void* const* slots, Handle stream) const {
+    if (redirection.graph != nullptr) return Segment::redirected();
+    alignas(64) std::int64_t arguments[kMaxArguments / 8];
+    char* const bytes = reinterpret_cast<char*>(arguments);
+    std::memcpy(arguments, arguments_.data(), 8 * arguments_.size());
+    for (const Place& place : places_) {
+      const Address address = reinterpret_cast<Address>(slots[place.slot]) + static_cast<Address>(place.delta);
+      std::memcpy(bytes + place.offset, &address, sizeof address);
+    }
+    void* pointers[kMaxParameters];
+    for (std::size_t n = 0; n < offsets_.size(); ++n) pointers[n] = bytes + offsets_[n];
+    std::size_t size = 8 * arguments_.size();
+    void* extra[] = {kBuffer, arguments, kBufferSize, &size, nullptr};
+    LaunchConfig config = config_;
+    config.stream = stream;
+    config.attributes = const_cast<LaunchAttribute*>(attributes_.data());
+    config.count = static_cast<unsigned>(attributes_.size());
+    const Result result =
+        driver.launch_ex(&config, function_, in_buffer_ ? nullptr : pointers, in_buffer_ ? extra : nullptr);
+    return result == 0 || fail("launching a library's kernel", result);
+  }
+
+ private:
+  struct Place {
+    std::int64_t offset, slot, delta;  // these eight bytes of the arguments are a slot's address and so much
+  };
+
+  Handle function_ = nullptr;
+  LaunchConfig config_ = {};
+  bool in_buffer_ = false;
+  std::vector<std::int64_t> offsets_, arguments_;
+  std::vector<LaunchAttribute> attributes_;
+  std::vector<Place> places_;
+};
+
+// Memory that a library fills with a number before it launches a kernel.
+class KnownFill {
+ public:
+  explicit KnownFill(Words& words) {
+    slot_ = words.count(words.slots - 1);
+    delta_ = words.take();
+    value_ = static_cast<unsigned>(words.take());
+    const std::int64_t size = words.take();
+    in_bytes_ = size == 1;
+    count_ = static_cast<std::size_t>(words.count(INT64_MAX));
+    if (size != 1 && size != 4) words.refuse();
+  }
+
+  bool launch(void* const* slots, Handle stream) const {
+    if (redirection.graph != nullptr) return Segment::redirected();
+    const Address target = reinterpret_cast<Address>(slots[slot_]) + static_cast<Address>(delta_);
+    const Result result = in_bytes_ ? driver.clear(target, static_cast<unsigned char>(value_), count_, stream)
+                                    : driver.fill(target, value_, count_, stream);
+    return result == 0 || fail("filling memory", result);
+  }
+
+ private:
+  std::int64_t slot_ = 0, delta_ = 0;
+  unsigned value_ = 0;
+  bool in_bytes_ = true;
+  std::size_t count_ = 0;
+};
+
+// Segments and what libraries launch, one behind the other.
+class Sequence {
+ public:
+  Handle context = nullptr;
+  std::vector<std::int64_t> aligned;
+
+  void add(Segment* segment) { parts_.emplace_back(segment); }
+  void add(KnownLaunch launch) { parts_.emplace_back(std::move(launch)); }
+  void add(KnownFill fill) { parts_.emplace_back(fill); }
+
+  std::int64_t run(void* const* slots, const std::int64_t* sizes, Handle stream) const {
+    if (const std::int64_t found = misaligned(aligned, slots)) return found;
+    for (const Part& part : parts_) {
+      Segment* const* segment = std::get_if<Segment*>(&part);
+      if (segment == nullptr) continue;
+      if (const std::int64_t found = (*segment)->refusal(slots, sizes)) return found;
+    }
+    return in_context(context, [&] {
+      for (const Part& part : parts_) {
+        if (!launch(part, slots, sizes, stream)) return false;
+      }
+      return true;
+    });
+  }
+
+ private:
+  using Part = std::variant<Segment*, KnownLaunch, KnownFill>;
+  std::vector<Part> parts_;
+
+  static bool launch(const Part& part, void* const* slots, const std::int64_t* sizes, Handle stream) {
+    if (Segment* const* segment = std::get_if<Segment*>(&part)) return (*segment)->launch_all(slots, sizes, stream);
+    if (const auto* known = std::get_if<KnownLaunch>(&part)) return known->launch(slots, stream);
+    return std::get<KnownFill>(part).launch(slots, stream);
   }
 };
 
@@ -551,6 +714,44 @@ void* turret_segment(int device, const std::int64_t* words, std::int64_t count, 
     return nullptr;
   }
   return segment.release();
+}
+
+// A sequence from its words: slots whose addresses are multiples of 16, then its parts (PartKind), the number of a segment
+// or what a library launches.  The segments have to outlive it.  Null with a message where the words are not well formed.
+void* turret_sequence(int device, const std::int64_t* words, std::int64_t count, void* const* segments,
+                      std::int64_t segment_count, std::int64_t slots) {
+  Words table(words, words == nullptr ? 0 : count, segment_count, slots, 0);
+  auto made = std::make_unique<Sequence>();
+  if (!opened || !context_of(device, made->context)) {
+    if (!opened) message = "the CUDA driver is not open";
+    return nullptr;
+  }
+  for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n) made->aligned.push_back(table.count(slots - 1));
+  for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n) {
+    const std::int64_t kind = table.count(PartKind::count - 1);
+    if (kind == PartKind::KERNEL) {
+      made->add(KnownLaunch(table));
+    } else if (kind == PartKind::FILL) {
+      made->add(KnownFill(table));
+    } else {
+      const std::int64_t number = table.count(segment_count - 1);
+      if (table.good()) made->add(static_cast<Segment*>(segments[number]));
+    }
+  }
+  if (table.done()) return made.release();
+  message = "a table of library calls is not well formed";
+  return nullptr;
+}
+
+void turret_sequence_free(void* sequence) { delete static_cast<Sequence*>(sequence); }
+
+// As `turret_segment_run`.
+std::int64_t turret_sequence_run(void* sequence, void* const* slots, const std::int64_t* sizes, void* stream) {
+  if (sequence == nullptr || slots == nullptr || sizes == nullptr) {
+    message = "a sequence, its slots or its sizes are not there";
+    return Status::DRIVER_ERROR;
+  }
+  return static_cast<Sequence*>(sequence)->run(slots, sizes, stream);
 }
 
 void turret_segment_free(void* segment) { delete static_cast<Segment*>(segment); }

@@ -17,6 +17,7 @@ from turret.hooks.devices import ByteCopier, PlanLibrary
 from turret.hooks.graph_capture import extent
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, View
 from turret.plan.bounds import table_length
+from turret.plan.direct import roots
 from turret.plan.sizes import Sizes, compile_size, compile_sizes, source_reader
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, float_bits
@@ -248,16 +249,6 @@ def _signed(value: float) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:
-    """For each view the slot whose memory it lies in, and the offsets (in elements) on the way there."""
-    found: dict[int, tuple[int, tuple[int | str, ...]]] = {}
-    for step in plan.steps:
-        if isinstance(step, View):
-            root, offsets = found.get(step.base, (step.base, ()))
-            found[step.slot] = root, (*offsets, step.offset)
-    return found
 
 
 def _packed(plan: Plan, bases: Mapping[int, int], sizes: Sizes, begin: int) -> tuple[dict[int, int], int]:

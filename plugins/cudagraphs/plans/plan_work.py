@@ -14,12 +14,12 @@ from turret.graph.externs import recorded_variant, resolve_op, unset_results
 from turret.hooks.devices import ByteCopier
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.direct import roots as roots_of
 from turret.plan.executor import LoadedPlan
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.plans.launches import PlanLaunches, why_one_size
-from turret.plugins.cudagraphs.plans.launches import roots as roots_of
 from turret.plugins.cudagraphs.plans.padding import Batches
 from turret.plugins.cudagraphs.recording.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work

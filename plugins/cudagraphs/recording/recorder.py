@@ -25,7 +25,7 @@ from turret.hooks.graph_capture import (
     address_words,
     tensor_at,
 )
-from turret.hooks.result_words import MovedResult, result_words, why_not_fresh
+from turret.plugins.cudagraphs.recording.result_words import MovedResult, result_words, why_not_fresh
 from turret.plugins.cudagraphs.work import Layout, RecordingDevice, float_bits
 from turret.torch_compat.operators.ops import neg_view
 
@@ -46,6 +46,9 @@ _GROWTHS = 4
 
 Item = tuple[str, int]
 """An input or a buffer of a call: ``("input", 3)``."""
+
+Words = dict[Item, tuple[AddressWord, ...]]
+"""For each item the words of a recording that hold its address."""
 
 Run = Callable[[Mapping[Item, Any]], Any]
 """Runs the call with some of its memory, or of its floats, replaced."""
@@ -188,6 +191,17 @@ class Recorder:
                 chosen.pinned |= {key: _ALIKE for key in free if key not in chosen.pinned}
             del made
         raise NotRecordable(f"it takes floats, and where they are is not known: {next(iter(unclear.values()))}")
+
+    def compared(
+        self, run: Run, items: Mapping[Item, torch.Tensor], results: Mapping[Item, AllocatingCall]
+    ) -> tuple[Recording, Words, dict[Item, str]]:
+        """A recording of ``run`` over ``items``, the words that hold addresses in these and in ``results``, which calls
+        of it allocate and whose places it gives, and why those of some are not known.
+
+        ``items`` need not hold anything: what is recorded never runs.
+        """
+        made, words, unclear, refused = self._settled(run, items, {}, Numbers({}, lambda given: ()), results)
+        return made.recording, words, unclear | refused
 
     def _settled(self, *of_the_call: Any) -> _Compared:
         """As ``_attempt``, made again for as long as the pool grows."""
@@ -335,7 +349,7 @@ class _Made:
     result: Any
 
 
-_Compared = tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str], dict[Item, str]]
+_Compared = tuple[_Made, Words, dict[Item, str], dict[Item, str]]
 """A recording, what its words hold, why some are unclear, and which results no recording makes where they shall lie."""
 
 

@@ -349,6 +349,12 @@ int64_t acme_node_bytes(void* recording, int64_t node) {
   return static_cast<int64_t>(recording_of(recording).nodes[node].words.size() * sizeof(uint64_t));
 }
 void* acme_node_arguments(void* recording, int64_t node) { return recording_of(recording).nodes[node].words.data(); }
+// Gives the memory of a recording back: from now on its nodes run with other words alone.
+void acme_recording_let_go(void* recording) { recording_of(recording).pool.reset(); }
+// Runs one node with other words.
+const char* acme_run_node(void* recording, int64_t node, const uint64_t* words) {
+  return reason([&] { acme::run_with(recording_of(recording).nodes[node], words); });
+}
 const char* acme_replay(void* recording) {
   return reason([&] {
     TORCH_CHECK(!acme::recording_here, "acme: a replay cannot be recorded");

@@ -236,7 +236,7 @@ def an_arena_may_be_taken_for_each_call(world: World) -> None:
         torch.testing.assert_close(compiled(x, w).cpu(), torch.softmax((x.cpu() @ w.cpu()).sin() @ w.cpu(), -1) + 1)
         del x
     assert world.native.acme_held() == held and not world.driver.strangers
-    (plan,) = world.plugin.device.loaded
+    plan, *_ = world.plugin.device.loaded
     assert plan.arena_bytes and held < plan.arena_bytes + 2 * w.nbytes
 
 
@@ -244,7 +244,7 @@ def no_memory_of_the_device_is_lost(world: World) -> None:
     compiled, x = world.compile(lambda x: torch.softmax(x.sin() @ x.cos(), -1)), rand(32, 32)
     compiled(x)
     before = world.native.acme_held()
-    for _ in range(5):
+    for _ in range(8):  # in the third the library call is recorded, and launched from then on
         compiled(x)
     assert world.native.acme_held() == before
 

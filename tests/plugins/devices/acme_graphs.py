@@ -8,16 +8,18 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
 import turret
+from turret.hooks.devices import Segment
 from turret.hooks.graph_capture import (
     GraphCapture,
     HeldBack,
+    KnownCall,
     MemoryPool,
     Patch,
     RecordedCall,
@@ -28,6 +30,9 @@ from turret.hooks.graph_capture import (
 
 Checkpoint = tuple[tuple[int, int], ...]
 """Address and length of each block in use."""
+
+MISALIGNED = -16
+"""The status of a sequence of which a part was recorded with memory that begins at other multiples."""
 
 Launched = deque[tuple[str, int]]
 """What ran last, by name, with the stream."""
@@ -141,6 +146,24 @@ class AcmeRecording(Recording):
         _check(self._native.acme_replay(self._handle))
         self._launched.extend((name, stream) for name in self._names)
 
+    def why_not_launched(self, nodes: range) -> str:
+        others = [self._names[n] for n in nodes if self._kinds[n] not in ("kernel", "clear")]
+        return f"{others[0]} is launched with its recording alone" if others else ""
+
+    def let_go(self) -> None:
+        """Give its memory back: its nodes are launched with other memory alone."""
+        self._native.acme_recording_let_go(self._handle)
+
+    def launch(self, call: KnownCall, slots: Any, stream: int) -> None:
+        """Run the nodes of a call with the addresses that a table of slots has."""
+        for n in call.nodes:
+            words = (ctypes.c_uint64 * (self._bytes[n] // 8)).from_buffer_copy(self.nodes[n].arguments)
+            for place in call.words:
+                if place.node == n:
+                    words[place.offset // 8] = (slots[place.entry] or 0) + place.delta
+            _check(self._native.acme_run_node(self._handle, n, words))
+            self._launched.append((f"launched {self._names[n]}", stream))
+
     def replay_as(self, launch: Callable[[], object], stream: int) -> str:
         self._native.acme_rewrite_begin(self._handle)
         try:
@@ -209,6 +232,41 @@ class AcmeCapture(GraphCapture):
 
     def is_recording(self, index: int) -> bool:
         return bool(self._native.acme_recording())
+
+    def sequence(
+        self,
+        index: int,
+        parts: Sequence[Segment | KnownCall],
+        entries: int,
+        aligned: Sequence[int] = (),
+        stored: Sequence[int] = (),
+    ) -> Segment:
+        for part in parts:
+            if isinstance(part, KnownCall):
+                part.recording.let_go()
+
+        def run(slots_at: int, sizes_at: int, stream: int) -> int:
+            slots = (ctypes.c_void_p * entries).from_address(slots_at)
+            if any((slots[entry] or 0) % 16 for entry in aligned):
+                return MISALIGNED
+            return run_aligned(slots_at, sizes_at, stream)
+
+        def run_aligned(slots_at: int, sizes_at: int, stream: int) -> int:
+            slots = (ctypes.c_void_p * entries).from_address(slots_at)
+            for part in parts:
+                if isinstance(part, Segment):
+                    if status := part.run(*part.leading, slots_at, sizes_at, stream):
+                        return status
+                else:
+                    part.recording.launch(part, slots, stream)
+            return 0
+
+        def recover(status: int, slots: Any, sizes: Any, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
+            if status != MISALIGNED:
+                raise IndexError(f"acme: status {status} of a sequence")
+            run_aligned(ctypes.addressof(slots), ctypes.addressof(sizes), stream)  # any address will do for acme
+
+        return Segment(run, recover)
 
     def record(
         self,

@@ -74,13 +74,15 @@ inline void add(const char* kind, std::string name, Words words, size_t addresse
   under_way->nodes.push_back({kind, std::move(name), std::move(words), addresses, std::move(run)});
 }
 
+inline void run_with(const Node& node, const uint64_t* words) {
+  for (size_t n = 0; n < node.addresses; ++n)
+    TORCH_CHECK(words[n] == 0 || owns(reinterpret_cast<void*>(words[n])), "illegal memory access: ", node.name,
+                " was handed ", reinterpret_cast<void*>(words[n]), ", where there is no memory of acme's");
+  node.run(words);
+}
+
 inline void replay(const Recording& recording) {
-  for (const Node& node : recording.nodes) {
-    for (size_t n = 0; n < node.addresses; ++n)
-      TORCH_CHECK(node.words[n] == 0 || owns(reinterpret_cast<void*>(node.words[n])), "illegal memory access: ", node.name,
-                  " was handed ", reinterpret_cast<void*>(node.words[n]), ", where there is no memory of acme's");
-    node.run(node.words.data());
-  }
+  for (const Node& node : recording.nodes) run_with(node, node.words.data());
 }
 
 // Neither gradients nor casts, and no mode of the caller's.

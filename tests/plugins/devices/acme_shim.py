@@ -54,6 +54,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the dr
     "node_bytes": (_LONG, _ADDRESS, _LONG),
     "node_arguments": (_ADDRESS, _ADDRESS, _LONG),
     "replay": (_TEXT, _ADDRESS),
+    "recording_let_go": (None, _ADDRESS),
+    "run_node": (_TEXT, _ADDRESS, _LONG, _ADDRESS),
     "rewrite_begin": (None, _ADDRESS),
     "rewrite_end": (_TEXT,),
 }

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from turret.hooks.graph_capture import AddressWord, Patch, RecordedCall, RecordedNode, Recording, WorkKind
-from turret.hooks.result_words import MovedResult, result_words, why_not_fresh
+from turret.plugins.cudagraphs.recording.result_words import MovedResult, result_words, why_not_fresh
 
 POOL = range(1 << 20, 1 << 21)
 R, BEFORE = POOL.start + 4096, POOL.start

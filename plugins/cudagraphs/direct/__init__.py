@@ -1,0 +1,1 @@
+"""Library calls that are launched by themselves, where nobody asked for recordings."""
