@@ -10,6 +10,7 @@ from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Call, Launch, Plan
+from turret.plugins.cudagraphs.direct.diversion import Diversion
 from turret.plugins.cudagraphs.options import turret_options
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
@@ -19,10 +20,7 @@ __all__ = ["turret_options", "turret_wrap_runtime"]
 def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: Role) -> BoxedCallable | None:
     """Record and replay an executable, where the options ask for it and nothing stands in the way."""
     if not context.config.cudagraphs and not _is_recorded_unasked(context.config, function):
-        if context.config.direct_library_calls and _calls_libraries(function):
-            from turret.plugins.cudagraphs.direct.diversion import Diversion  # as below
-
-            Diversion.of(context, function)
+        Diversion.where_wanted(context, function)
         return None
     from turret.plugins.cudagraphs.wrap import wrapped  # a start without recordings does without their machinery
 
@@ -35,14 +33,6 @@ def _is_recorded_unasked(config: Config, function: BoxedCallable) -> bool:
     if plan is None or not (config.cudagraph_after_calls or is_chain(plan, config.cudagraph_min_kernels)):
         return False
     return device_for(torch.device(plan.device).type).graphs is not None
-
-
-def _calls_libraries(function: BoxedCallable) -> bool:
-    """Whether a plan on a device that queues its work has library calls."""
-    plan = getattr(function, "plan", None)
-    if plan is None or not device_for(torch.device(plan.device).type).asynchronous:
-        return False
-    return any(isinstance(step, Call) for step in plan.steps)
 
 
 def is_chain(plan: Plan, kernels: int) -> bool:

@@ -33,8 +33,8 @@ def turret_options() -> tuple[Option, ...]:
         Option(
             name="direct_library_calls",
             default=True,
-            doc="with cudagraphs off, kernels of library calls are launched by themselves once a graph was called some "
-            "times, which takes the host a quarter of the call's time; where a device can, and for sizes that stay",
+            doc="kernels of library calls that are in no recording are launched by themselves once a graph was called "
+            "some times with the same sizes, which takes the host a quarter of the call's time; where a device can",
         ),
         Option(
             name="cudagraph_trees",

@@ -22,6 +22,7 @@ from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
 from turret.plan.executor import load
 from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
+from turret.plugins.cudagraphs.direct.diversion import Diversion
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.plans.plan_work import PlanWork
 from turret.plugins.cudagraphs.pools.fresh import FreshGraphs, LegacyGraphs
@@ -43,6 +44,8 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
         return None
     config = context.config
     obstacles = capture_obstacles(plan, config.cudagraph_skip_dynamic_graphs, config.cudagraph_collectives)
+    if obstacles or not plan.sections:
+        Diversion.where_wanted(context, function)
     if obstacles:
         _skip(context, function, plan, role, "; ".join(obstacles))
         plain = _plain(function, plan)
@@ -57,6 +60,7 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
 def _section(context: CompileContext, section: PlanSection, role: Role) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
+    Diversion.where_wanted(context, function)
     reasons = list(map(str, section.obstacles)) or capture_obstacles(
         section.plan, collectives=context.config.cudagraph_collectives
     )

@@ -12,7 +12,7 @@ import torch
 
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
-from turret.plan import Plan
+from turret.plan import Call, Plan
 from turret.plan.executor import LoadedPlan
 from turret.plan.sizes import Sizes, source_reader
 from turret.storage.fork_safety import Lock
@@ -22,7 +22,7 @@ _CALLS = 3
 """The call of a plan, with the same sizes, before which its library calls are recorded: that takes as long as a dozen
 calls, of which programs that make few are spared.  The first may load kernels, which a recording must not."""
 
-_MOST_SIZES, _MOST_COUNTED = 16, 256
+_MOST_SIZES, _MOST_COUNTED = 64, 1024
 """Sizes of a plan for which its library calls are recorded, and of which calls are counted."""
 
 Key = tuple[int, ...]
@@ -43,9 +43,14 @@ class Diversion:
         self._lock = Lock()
 
     @classmethod
-    def of(cls, context: CompileContext, function: Any) -> None:
-        """Divert the calls of a loaded plan."""
-        function.divert(cls(context, function))
+    def where_wanted(cls, context: CompileContext, function: Any) -> None:
+        """Divert the calls of a loaded plan that has some of a library, on a device that queues its work."""
+        plan = getattr(function, "plan", None)
+        if plan is None or not context.config.direct_library_calls:
+            return
+        is_queued = device_for(torch.device(plan.device).type).asynchronous
+        if is_queued and any(isinstance(step, Call) for step in plan.steps):
+            function.divert(cls(context, function))
 
     def __call__(self, args: list[Any]) -> list[Any] | None:
         key = tuple(read(args[position]) for _, position, read in self._readers)

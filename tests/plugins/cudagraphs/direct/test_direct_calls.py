@@ -88,6 +88,18 @@ def test_each_size_of_a_graph_has_launches_of_its_own(world: World) -> None:
 
 
 @on_acme
+def test_sizes_that_are_not_recorded_yet_are_launched(world: World) -> None:
+    function = layers(*MLP)
+    given = {"cache": False, "cudagraphs": True, "on_error": "raise"}
+    compiled = turret.compile(function, dynamic=True, plugins=[world.plugin], options=given)
+    for _ in range(5):
+        for rows in (2, 3, 4, 5, 6, 7):
+            agree(compiled, function, rand(rows, 16))
+    assert launched(world) == 4 * 2 * 3  # of four sizes, in their fourth and fifth call
+    assert turret.cudagraphs.report().recordings == 2
+
+
+@on_acme
 @pytest.mark.parametrize("offset", [0, 1, 3, 4, 8])
 def test_inputs_may_begin_anywhere(world: World, offset: int) -> None:
     function = layers(*MLP)
