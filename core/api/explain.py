@@ -56,6 +56,8 @@ class Explanation:
     """Of each graph, what its nodes call: functions, and names of methods."""
     captures: Report | None = None
     """Functions that are recorded, with their recordings, and the pools of those; None where nothing is."""
+    launched_calls: tuple[str, ...] = ()
+    """For each graph, how many of its library calls are launched by themselves, and why others are not."""
 
     @property
     def graph_breaks(self) -> int:
@@ -89,7 +91,7 @@ class Explanation:
             f"{self.kernels} kernels, {sum(self.externs.values())} extern calls" + (f": {externs}" if externs else ""),
         ]
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
-        lines += [*self.reuses, *self.not_recorded]
+        lines += [*self.reuses, *self.not_recorded, *self.launched_calls]
         lines += [f"{count} products {choice}" for choice, count in self.products.items()]
         lines += [str(self.captures)] if self.captures else []
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
@@ -105,6 +107,7 @@ class _Observer:
         self.fallbacks: list[str] = []
         self.reuses: list[str] = []
         self.not_recorded: list[str] = []
+        self.launched_calls: list[str] = []
         self.products: Counter[str] = Counter()
 
         self._messages = {
@@ -112,6 +115,7 @@ class _Observer:
             "fallback": self.fallbacks,
             "reuse": self.reuses,
             "graph_capture": self.not_recorded,
+            "direct_calls": self.launched_calls,
         }
 
     @hookimpl
@@ -172,6 +176,7 @@ def explain(model: Callable[..., Any], calls: int = 1, **options: Any) -> Callab
             dict(observer.products),
             tuple(observer.per_graph),
             _captures(set(cudagraphs.functions) - before),
+            tuple(observer.launched_calls),
         )
 
     return run

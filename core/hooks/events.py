@@ -24,6 +24,7 @@ EventKind = Literal[
     "reuse",
     "progress",
     "graph_capture",
+    "direct_calls",
     "guard_audit",
 ]
 
@@ -37,8 +38,9 @@ class Event:
     ``"product"``; ``seconds`` is wall time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``:
     how far a stage has come); ``debug_dir`` is the option of that name.  A ``"cache_failure"`` is an entry of the
     artifact cache that was there and could not be used, or one that could not be written; a ``"graph_capture"`` a
-    recording, whose decisions are its ``product``, or a reason against one; a ``"guard_audit"`` a call for which a
-    guard that a filter dropped did not hold.
+    recording, whose decisions are its ``product``, or a reason against one; ``"direct_calls"`` says how many library
+    calls of a graph are launched by themselves from now on, and why others are not; a ``"guard_audit"`` is a call for
+    which a guard that a filter dropped did not hold.
     """
 
     kind: EventKind

@@ -79,9 +79,13 @@ def with_memory_given(
     return attrs.evolve(plan, slots=tuple(slots), steps=tuple(steps), arena_spans=spans), calls
 
 
-def roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:
-    """For each view the slot whose memory it lies in, and the offsets (in elements) on the way there."""
-    found: dict[int, tuple[int, tuple[int | str, ...]]] = {}
+Places = dict[int, tuple[int, tuple[int | str, ...]]]
+"""For each view the slot whose memory it lies in, and the offsets (in elements) on the way there."""
+
+
+def roots(plan: Plan) -> Places:
+    """Where the views of a plan lie."""
+    found: Places = {}
     for step in plan.steps:
         if isinstance(step, View):
             root, offsets = found.get(step.base, (step.base, ()))

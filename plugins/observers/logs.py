@@ -111,7 +111,7 @@ def _texts(event: Event) -> list[tuple[str, str]]:
     """Artifacts that an event holds, with their text."""
     if event.kind in ("graph_break", "recompile", "perf_hint"):
         return [(f"{event.kind}s", event.message)]
-    if event.kind == "graph_capture":
+    if event.kind in ("graph_capture", "direct_calls"):
         return [("cudagraphs", event.message)]
     if event.kind in ("cache_hit", "cache_miss", "cache_failure"):
         said = f"{event.stage}: {event.kind.removeprefix('cache_')}"

@@ -24,7 +24,7 @@ class Heard:
 
     @turret.hookimpl
     def turret_event(self, event: Event) -> None:
-        if event.kind == "graph_capture":
+        if event.kind == "direct_calls":
             self.messages.append(event.message)
 
     def expect(self, *counts: str) -> None:

@@ -21,7 +21,7 @@ from turret.graph.externs import (
 from turret.graph.obstacles import why_not_recorded
 from turret.graph.op_traits import is_random_op
 from turret.plan import Call, Plan, SizeRef, View
-from turret.plan.direct import given_slots, made_slots, roots
+from turret.plan.direct import Places, given_slots, made_slots, roots
 from turret.plan.plan import Step
 from turret.plan.sizes import Sizes, compile_size
 
@@ -78,11 +78,12 @@ def candidates(plan: Plan) -> tuple[dict[int, Call], dict[str, str]]:
     reasons: dict[str, str] = {}
     if plan.check_bounds:
         return {}, {"all calls": "kernels check every access"}
+    places = roots(plan)
     for number, step in enumerate(plan.steps):
         if not isinstance(step, Call):
             continue
         call = _without_states(plan, _with_memory(step))
-        if reason := _why_not(plan, call):
+        if reason := _why_not(plan, places, call):
             reasons.setdefault(step.op, reason)
         else:
             found[number] = call
@@ -118,7 +119,7 @@ def _draws(op: Any, call: Call) -> bool:
     return drops_out(op, call.args, call.kwargs) if is_attention else is_random_op(op)
 
 
-def _why_not(plan: Plan, call: Call) -> str:
+def _why_not(plan: Plan, places: Places, call: Call) -> str:
     op = resolve_op(call.op)
     if call.symbol_bindings or not made_slots(call):
         return "it gives numbers, or nothing"
@@ -131,7 +132,7 @@ def _why_not(plan: Plan, call: Call) -> str:
     if _has_sizes((call.args, list(call.kwargs.values()))):
         return "it takes sizes that change"
     for slot in (*given_slots(call), *made_slots(call)):
-        if reason := _why_not_slot(plan, slot):
+        if reason := _why_not_slot(plan, places, slot):
             return reason
     return ""
 
@@ -142,9 +143,9 @@ def _has_sizes(value: Any) -> bool:
     return isinstance(value, SizeRef)
 
 
-def _why_not_slot(plan: Plan, slot: int) -> str:
+def _why_not_slot(plan: Plan, places: Places, slot: int) -> str:
     """Why a call that works on a slot is none that is known ahead of it."""
-    root, offsets = roots(plan).get(slot, (slot, ()))
+    root, offsets = places.get(slot, (slot, ()))
     for each in {slot, root}:
         found = plan.slots[each]
         layout = (*found.shape, *found.stride)

@@ -111,7 +111,7 @@ class Diversion:
             function, message = None, f"its library calls cannot be recorded: {type(error).__name__}: {error}"
         at = f" at {', '.join(f'{symbol} = {size}' for symbol, size in sizes.items())}" if sizes else ""
         text = f"{self._plan.name}{at}: {message}"
-        self._context.emit("graph_capture", stage="wrap_runtime", name=self._plan.name, message=text)
+        self._context.emit("direct_calls", stage="wrap_runtime", name=self._plan.name, message=text)
         if function is None:
             return None
         run, settings = function, product_settings()

@@ -145,9 +145,9 @@ class CallRecorder:
         if observer is None:
             raise TurretError(f"{self._device.device} tells nobody which calls it records")
         with below_autograd():
-            made: dict[Item, torch.Tensor] = {}
+            here = dict(memory)
             for number, call in self._calls.items():
-                tensors = {slot: self._at(slot, {**memory, **made}) for slot in given_slots(call)}
+                tensors = {slot: self._at(slot, here) for slot in given_slots(call)}
                 given = [_filled(value, tensors) for value in call.args]
                 named = {name: _filled(value, tensors) for name, value in call.kwargs.items()}
                 if call.into is not None:
@@ -155,9 +155,9 @@ class CallRecorder:
                 observer.begin(tuple(tensors.values()))
                 results = fast_callable(call.op)(*given, **named)
                 if call.into is None:
-                    made |= self._made(number, call, results if call.sequence else (results,))
-                observer.end(tuple(made["slot", slot] for slot in made_slots(call)) if call.into is None else ())
-            return [ResultPlace.of(made[item]) for item in self._results]
+                    here |= self._made(number, call, results if call.sequence else (results,))
+                observer.end(tuple(here["slot", slot] for slot in made_slots(call)) if call.into is None else ())
+            return [ResultPlace.of(here[item]) for item in self._results]
 
     def _made(self, number: int, call: Call, results: Sequence[Any]) -> dict[Item, torch.Tensor]:
         """The results of a call that allocates them."""

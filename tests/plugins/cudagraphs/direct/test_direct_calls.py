@@ -25,7 +25,7 @@ class Heard:
 
     @turret.hookimpl
     def turret_event(self, event: Event) -> None:
-        if event.kind == "graph_capture":
+        if event.kind == "direct_calls":
             self.messages.append(event.message)
 
 
@@ -62,6 +62,15 @@ def test_calls_are_launched_from_the_third_call_on(world: World) -> None:
         counts.append(launched(world))
     assert counts == [0, 0, 0, 3, 3]
     assert [m.partition(": ")[2] for m in heard.messages] == ["3 of 3 library calls are launched directly"]
+
+
+@on_acme
+def test_an_explanation_says_what_is_launched(world: World) -> None:
+    function = layers(*MLP)
+    found = turret.explain(function, plugins=[world.plugin], calls=4)(rand(8, 16))
+    (line,) = found.launched_calls
+    assert line.endswith(": 3 of 3 library calls are launched directly")
+    assert line in str(found)
 
 
 @on_acme
