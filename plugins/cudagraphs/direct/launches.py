@@ -13,7 +13,7 @@ from turret.plan.direct import OwnMemory, load_direct, with_memory_given
 from turret.plan.executor import LoadedPlan
 from turret.plan.sizes import Sizes
 from turret.plugins.cudagraphs.direct.candidates import at_sizes, candidates
-from turret.plugins.cudagraphs.direct.recording import CallRecorder, KnownCalls
+from turret.plugins.cudagraphs.direct.recording import KnownCalls, record_calls
 from turret.plugins.cudagraphs.work import RecordingDevice
 
 
@@ -30,7 +30,7 @@ def launched(plan: Plan, context: CompileContext, sizes: Sizes) -> tuple[LoadedP
     known = KnownCalls({}, {}, 0)
     if found:
         recording_device = RecordingDevice.of(device, where)
-        known = CallRecorder(sized, found, recording_device, device.keeps_arena).record()
+        known = record_calls(sized, found, recording_device, device.keeps_arena)
     count = sum(isinstance(step, Call) for step in plan.steps)
     others = "".join(f"; {op} is called: {reason}" for op, reason in {**known.reasons, **reasons}.items())
     message = f"{len(known.calls)} of {count} library calls are launched directly{others}"

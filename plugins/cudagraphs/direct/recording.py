@@ -18,7 +18,7 @@ from turret.plugins.cudagraphs.recording.recorder import GRANULE, AllocatingCall
 from turret.plugins.cudagraphs.work import RecordingDevice
 
 _ATTEMPTS = 3
-"""How often calls are recorded and compared, at most, where those of some are not understood."""
+"""How often calls are recorded and compared, at most."""
 
 
 @attrs.frozen
@@ -57,11 +57,27 @@ class _OwnMemory:
         return self._begins[segment.start]
 
 
-class CallRecorder:
-    """Calls of a plan by their steps, recorded one behind the other; all layouts are numbers.
+def record_calls(
+    plan: Plan, calls: Mapping[int, Call], recording_device: RecordingDevice, keeps_arena: bool
+) -> KnownCalls:
+    """Which calls of a plan, by their steps, have launches that are known; all layouts are numbers.
 
-    ``keeps_arena``: that of the plan's device.
+    What kernels are handed uninitialised may look like an address that moved, by chance: those of which something is
+    not understood are recorded once more.  Raises what the device raises.
     """
+    found, left = KnownCalls({}, {}, 0), dict(calls)
+    for _ in range(_ATTEMPTS):
+        known = _CallRecorder(plan, left, recording_device, keeps_arena).record()
+        nbytes = max(found.own_bytes, known.own_bytes)
+        found = KnownCalls(found.calls | known.calls, known.reasons, nbytes)
+        left = {number: call for number, call in left.items() if number not in known.calls}
+        if not left:
+            break
+    return found
+
+
+class _CallRecorder:
+    """Calls of a plan by their steps, recorded one behind the other."""
 
     def __init__(
         self, plan: Plan, calls: Mapping[int, Call], recording_device: RecordingDevice, keeps_arena: bool
@@ -84,18 +100,7 @@ class CallRecorder:
         return self._roots.get(slot, (slot, 0))
 
     def record(self) -> KnownCalls:
-        """Which calls' launches are known.  Raises what the device raises.
-
-        What kernels are handed uninitialised may look like an address that moved, by chance; once more, it does not.
-        """
-        best = self._attempt()
-        for _ in range(_ATTEMPTS - 1):
-            if len(best.calls) == len(self._calls):
-                break
-            best = max(best, self._attempt(), key=lambda known: len(known.calls))
-        return best
-
-    def _attempt(self) -> KnownCalls:
+        """Which calls' launches are known."""
         pool = self._device.capture.pool(self._device.index)
         recorder = Recorder(self._device, pool, pool.checkpoint())
         recording, words, unclear = recorder.compared(self._run, self._memory(), self._results)
