@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import turret
 from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.hooks.events import Event
+from turret.testing import Features, check, program_of_seed
 
 MLP = ((16, 32), (32, 64), (64, 16))
 
@@ -299,3 +301,13 @@ def test_programs_of_products_and_other_steps_give_what_they_give_without(world:
         torch.testing.assert_close(
             [found[0].cpu(), *(t.cpu() for t in found[1])], [expected[0].cpu(), *(t.cpu() for t in expected[1])]
         )
+
+
+@on_acme
+def test_drawn_programs_give_what_eager_gives_call_after_call(world: World) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(1000, 1030):
+            turret.reset()
+            check(program_of_seed(seed, Features(device="acme")), world.compile, calls=6)
+    assert launched(world) > 0
