@@ -17,6 +17,7 @@ from turret.plugins.codegen.triton.emission.reductions import RowWriter, number_
 from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles.dtypes import accumulator, from_accumulator, literal, triton_type
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
+from turret.plugins.codegen.triton.tiles.tiling import FEW_IN_PART
 
 
 def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[list[FlatStore], Scope], None]) -> None:
@@ -49,15 +50,28 @@ def _blocks(writer: RowWriter) -> Iterator[Scope]:
     """
     emitter, tile = writer.emitter, writer.row
     offset, end = emitter.fresh("roffset"), emitter.end(tile)
-    parted = not isinstance(tile.extent, int) and not writer.tiling.nest.scan_variables
+    parted = _ends_in_part(writer) and not writer.tiling.nest.scan_variables
     parted = parted and writer.begins_at_vectors(*(root for store in writer.tiling.stores for root in store.roots))
     if not parted:
         yield from _opened(writer, f"for {offset} in range(0, {end}, {tile.block}):", offset)
         return
     whole = emitter.named(emitter.base, "whole blocks", "rwhole", f"{end} // {tile.block} * {tile.block}")
-    header = f"for {offset} in range(0, {whole}, {tile.block}):"
+    bounds = f"0, {whole}, {tile.block}"
+    # One row a program: two blocks of it are under way at a time.
+    lone = len(writer.tiling.tiles) == 1
+    header = f"for {offset} in {f'tl.range({bounds}, loop_unroll_factor=2)' if lone else f'range({bounds})'}:"
     yield from _opened(writer, header, offset, (tile.variable,))
     yield from _opened(writer, f"if {whole} < {end}:", whole)
+
+
+def _ends_in_part(writer: RowWriter) -> bool:
+    """Whether the last block of a row should come by itself: its length is known at run time alone, or there are many
+    blocks of columns."""
+    extent, tiling = writer.row.extent, writer.tiling
+    if not isinstance(extent, int) or tiling.ends_anywhere:
+        return True
+    block = dict(tiling.configs[0].constants)[writer.row.block]
+    return not tiling.along_row and extent % block != 0 and extent >= FEW_IN_PART * block
 
 
 def _opened(writer: RowWriter, header: str, offset: str, whole: tuple[Var, ...] = ()) -> Iterator[Scope]:

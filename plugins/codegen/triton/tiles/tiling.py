@@ -139,10 +139,15 @@ class Tiling:
     def row(self) -> Tile | None:
         return self.tiles[-1] if self.tiles and self.tiles[-1].is_row else None
 
+    @property
+    def ends_anywhere(self) -> bool:
+        """Whether programs have parts of a row of which the last ones are shorter."""
+        return self.part is not None and self.part.length is not None
+
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
-        if in_groups:
+        if in_groups or (self.ends_anywhere and tile.is_row):
             return True
         if not isinstance(tile.extent, int):
             return any(self._block(tile, config) != 1 for config in self.configs)
@@ -490,7 +495,9 @@ def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tili
     shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
     longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
     known = hinted(row, nest.hints) if held else row
-    persistent = isinstance(known, int) and known <= longest
+    # Of a part that may be shorter the last block alone is masked, where it is walked.
+    ends_anywhere = part is not None and part.length is not None and not held
+    persistent = isinstance(known, int) and known <= longest and not ends_anywhere
     if shared:
         made = _shared_configs(row, persistent)
     elif persistent:
@@ -653,7 +660,7 @@ WALKED_IN_PART = WalkedColumns(32, 64, 16)
 VECTOR = 16
 """Bytes that a thread loads in one instruction where it may; so many elements of any type are whole vectors."""
 FEW_IN_PART = 4
-"""Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
+"""Blocks of rows from which on the last, which alone is masked, counts for little."""
 
 
 def walked_columns(nest: Nest) -> WalkedColumns:
@@ -663,23 +670,32 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     to 90; float32 16384 x 4096 53 to 93, 200704 x 256 53 to 77.  Two values a point, bfloat16: 39 to 89, 38 to 56, 43
     to 52; float32 56 to 98, 53 to 52.
     """
+    walked, moved = columns_in_vectors(nest), moved_values(nest)
+    length = product(v.extent for v in nest.inner)
+    if isinstance(length, int) and length % walked.rows == 0:
+        return walked
+    seen = estimate(length, nest.hints)
+    if seen < FEW_IN_PART * walked.rows:
+        return WALKED_IN_PART
+    if _begins_at_vectors(nest, moved):
+        # The last block is masked: of the widest blocks, in time that counts.
+        shorter = walked.columns > WALKED_IN_PART.columns and seen % walked.rows != 0
+        return attrs.evolve(walked, rows=walked.rows // 2) if shorter else walked
+    if isinstance(length, int):
+        return WALKED_IN_PART
+    return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+
+
+def columns_in_vectors(nest: Nest) -> WalkedColumns:
+    """The same of columns whose every block is read in whole vectors of elements."""
     moved = moved_values(nest)
     many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
     reductions = sum(_is_row(nest, node) for node in walk(*nest.roots))
     if len(moved) > 1 or reductions > 1 or has_moments(nest):  # each keeps blocks of results in registers
-        walked = WalkedColumns(32, 128, 4)
-    elif any(dtype.itemsize > 2 for dtype in moved):
-        walked = WalkedColumns(32, 256, 8 if many else 2)
-    else:
-        walked = WalkedColumns(64 if many else 32, 256, 2)
-    length = product(v.extent for v in nest.inner)
-    if isinstance(length, int):
-        return walked if length % walked.rows == 0 else WALKED_IN_PART
-    if estimate(length, nest.hints) < FEW_IN_PART * walked.rows:
-        return WALKED_IN_PART
-    if _begins_at_vectors(nest, moved):
-        return walked
-    return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+        return WalkedColumns(32, 128, 4)
+    if any(dtype.itemsize > 2 for dtype in moved):
+        return WalkedColumns(32, 256, 8 if many else 2)
+    return WalkedColumns(64 if many else 32, 256, 2)
 
 
 def _begins_at_vectors(nest: Nest, moved: list[torch.dtype]) -> bool:
