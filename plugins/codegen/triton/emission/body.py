@@ -7,12 +7,13 @@ import functools
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.emission.edges import open_edges
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.matrix import matrix_grid, write_matrix
 from turret.plugins.codegen.triton.emission.operators import scalar_text
 from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
-from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.emission.scopes import RowPart, Scope
 from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
@@ -60,6 +61,10 @@ def write_body(emitter: Emitter) -> None:
             along = [store for store in stores if row.variable in store.variables]
             stores = tuple(store for store in stores if row.variable not in store.variables)
             write_passes(writer, along, lambda chosen, inside: _store_all(emitter, chosen, inside))
+        elif tiling.edges is not None:
+            along = [store for store in stores if row.variable in store.variables]
+            stores = tuple(store for store in stores if row.variable not in store.variables)
+            _store_parts(emitter, along, writer.parts)
     _store_all(emitter, list(stores), scope)
 
 
@@ -120,13 +125,17 @@ def _open_tiles(emitter: Emitter) -> None:
             base.line(f"{tile.letter}rest = ({rest}) // {tile.letter}count")
             rest, before = f"{tile.letter}rest", rest
             number = f"({before}) % {tile.letter}count"
-        base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
+        lanes = f" * {tile.block} + {_range(emitter, tile)}" if tile in tiling.dimensions else ""
+        base.line(f"{tile.letter} = ({number}){lanes}")
         base.variables[tile.variable] = tile.letter
     if tiling.part is not None:
         base.line(f"part = tl.program_id(1){'.to(tl.int64)' if emitter.wide else ''}")
         base.variables[tiling.part.number] = "part"
     row = tiling.row
-    if row is not None:
+    if row is not None and tiling.edges is not None:
+        base.line(f"rbase = {_range(emitter, row)}")
+        open_edges(emitter, row, tiling.edges, _range(emitter, row))
+    elif row is not None:
         name = "r" if tiling.persistent else "rbase"
         base.line(f"{name} = {_range(emitter, row)}")
         if tiling.persistent:
@@ -177,7 +186,8 @@ def _sweep(emitter: Emitter, program: tuple[Var, ...]) -> None:
 
 
 def _range(emitter: Emitter, tile: Tile) -> str:
-    rank, position = len(emitter.tiling.tiles), emitter.tiling.tiles.index(tile)
+    dimensions = emitter.tiling.dimensions
+    rank, position = len(dimensions), dimensions.index(tile)
     around = ", ".join(":" if k == position else "None" for k in range(rank))
     text = f"tl.arange(0, {tile.block})" + (f"[{around}]" if rank > 1 else "")
     return f"{text}.to(tl.int64)" if emitter.wide and tile.is_row else text
@@ -185,14 +195,32 @@ def _range(emitter: Emitter, tile: Tile) -> str:
 
 def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
     """All values first, then the writes: a store may take over the memory of what another value reads."""
+    for line in _store_lines(emitter, stores, scope):
+        scope.line(line)
+
+
+def _store_parts(emitter: Emitter, stores: list[FlatStore], parts: list[Scope]) -> None:
+    """The same of the parts of a row."""
+    lines = []
+    for part in parts:
+        with emitter.within(part if isinstance(part, RowPart) else None):
+            lines += _store_lines(emitter, stores, part)
+    for line in lines:
+        emitter.base.line(line)
+
+
+def _store_lines(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> list[str]:
+    """The lines that store values, which are written."""
     values = [emitter.value(store.expr, scope) for store in stores]
     targets = [_target(emitter, store, scope) for store in stores]
+    lines = []
     for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
         arguments = ", ".join([pointer, emitter.spread(value, emitter.span(store.expr), have), *_mask(mask)])
         if store.mode is None or store.mode == "set":
-            scope.line(f"tl.store({arguments})")
+            lines.append(f"tl.store({arguments})")
         else:
-            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+            lines.append(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+    return lines
 
 
 def _store_in_order(emitter: Emitter) -> None:

@@ -5,7 +5,8 @@ A value has a dimension for each tile dimension, of size 1 where it does not var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 
@@ -13,10 +14,11 @@ from turret.errors import UnsupportedError
 from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
+from turret.ir.emit.scopes import Scope as TextScope
 from turret.ir.expr import OPS, Expr, expr_of
-from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
+from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, combine_text, scalar_text
-from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.emission.scopes import RowPart, Scope
 from turret.plugins.codegen.triton.tiles.dtypes import (
     accumulator,
     from_accumulator,
@@ -26,7 +28,7 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     typed_literal,
 )
 from turret.plugins.codegen.triton.tiles.facts import Facts
-from turret.plugins.codegen.triton.tiles.specialization import divided_text
+from turret.plugins.codegen.triton.tiles.specialization import divided_text, is_multiple
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
 
 _BARE_LITERALS = frozenset(
@@ -49,9 +51,13 @@ class Emitter(TextEmitter):
         self.tiling, self.tensors, self.narrow, self.divisible = tiling, tiling.nest.tensors, narrow, divisible
         self.sizes: dict[Size, None] = {}
         self.described: set[str] = set()
-        self.tiles = {tile.variable: tile for tile in tiling.tiles}
+        self.tiles = {tile.variable: tile for tile in tiling.dimensions}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
+        # Of rows in vectors: where these end, the elements at both ends, and the part of the row that is being written.
+        self.row_end: str | None = None
+        self.edges: RowPart | None = None
+        self.row_part: RowPart | None = None
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope], str] | None = None
         self.scan_writer: Callable[[Expr, Scope], str] | None = None
@@ -71,8 +77,18 @@ class Emitter(TextEmitter):
 
     def shape(self, variables: frozenset[Var]) -> str:
         """The shape of a block that varies along ``variables``."""
-        sizes = [tile.block if tile.variable in variables else "1" for tile in self.tiling.tiles]
+        sizes = [self._block(tile) if tile.variable in variables else "1" for tile in self.tiling.dimensions]
         return f"[{', '.join(sizes)}]"
+
+    def _block(self, tile: Tile) -> str:
+        return tile.block if self.row_part is None or not tile.is_row else self.row_part.block
+
+    @contextlib.contextmanager
+    def within(self, part: RowPart | None) -> Iterator[None]:
+        """While a part of the row is written, or (None) a block of it."""
+        around, self.row_part = self.row_part, part
+        yield
+        self.row_part = around
 
     def spread(self, text: str, have: frozenset[Var], want: frozenset[Var]) -> str:
         """``text``, which varies along ``have``, as a block that has all of ``want``."""
@@ -102,6 +118,8 @@ class Emitter(TextEmitter):
     def end(self, tile: Tile) -> str:
         """Where a tile dimension ends: of a row in parts, where the program's part of it does."""
         part = self.tiling.part
+        if tile.is_row and self.row_end is not None:
+            return self.row_end
         if part is None or part.length is None or not tile.is_row:
             return self.size(tile.extent)
         chunk = self.size(tile.extent)
@@ -124,6 +142,19 @@ class Emitter(TextEmitter):
         return " & ".join(parts)
 
     # ------------------------------------------------------------ indices
+
+    def index(self, index: Index, scope: TextScope, mask: Mask = None) -> str:
+        """As in the base; what lies along vectors of the row is counted from where these begin, which is a multiple."""
+        edges, row = self.tiling.edges, self.tiling.row
+        if edges is None or row is None or index.coefficient(row.variable) != 1:
+            return super().index(index, scope, mask)
+        vectors = scope.home((row.variable,), 0).vectors
+        distance = index - row.variable.index - edges.start
+        sizes = (distance.const, *(step for _, step in distance.terms))
+        if not vectors or not all(is_multiple(step, edges.unit, self.divisible) for step in sizes):
+            return super().index(index, scope, mask)
+        rest = super().index(distance, scope, mask)
+        return vectors if rest == "0" else f"{vectors} + {rest}"
 
     def term(  # type: ignore[override]
         self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask

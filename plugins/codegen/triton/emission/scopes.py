@@ -14,6 +14,9 @@ class Scope(TextScope):
     ``whole``: tile variables of which every block in it lies within the tile's extent.
     """
 
+    vectors: str = ""
+    """Where the vectors of a row lie in memory, in a block of some; nothing where its elements may begin anywhere."""
+
     def __init__(self, parent: Scope | None = None, header: str = "", whole: Collection[Var] = ()) -> None:
         super().__init__(parent)
         self.header, self.whole = header, whole
@@ -22,3 +25,17 @@ class Scope(TextScope):
         """Hand the finished block to the parent."""
         assert self.parent is not None
         self.parent.lines += [self.header, *(f"    {line}" for line in self.lines or ["pass"])]
+
+
+class RowPart(Scope):
+    """Values of some elements of a row, written among those of the block around them.
+
+    ``block``: how many elements.
+    """
+
+    def __init__(self, parent: Scope, block: str) -> None:
+        super().__init__(parent)
+        self.lines, self.block = parent.lines, block
+
+    def close(self) -> None:
+        """Nothing is left to hand on."""

@@ -34,6 +34,9 @@ PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 MANY_ROWS = 2048
 """Rows walked in a loop, one a program, that keep a device busy with few warps each: more of them lie side by side on
 a multiprocessor, and each waits less at the end."""
+SHORTEST_EDGED, LEAST_UNIT = 512, 4
+"""Rows from which on it pays to read whole vectors, and the ends by themselves, where rows begin anywhere; and how many
+elements a vector should have."""
 SHORT_ROW, SHORTEST_BLOCK = 2048, 64
 """Rows of symbolic length that were at most so long are walked in blocks of about that length, several at a time; and
 the least block, since later rows may be longer."""
@@ -109,6 +112,18 @@ class TileLoop:
 
 
 @attrs.frozen(eq=False)
+class Edges:
+    """Rows that begin anywhere: whole vectors of elements, with fewer elements than a vector has at each end.
+
+    ``unit``: elements of a vector.  ``start``: the offset at which a row begins, in all that has one row for each of
+    them, but for a multiple of the unit.
+    """
+
+    unit: int
+    start: Index
+
+
+@attrs.frozen(eq=False)
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
@@ -118,7 +133,8 @@ class Tiling:
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
     product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
     None, programs compute several tiles of it each.  ``part``: the part of the row that a program takes, if not all.
-    ``half_filled``: the row has more elements than half of its block.
+    ``half_filled``: the row has more elements than half of its block.  ``edges``: if not None, blocks hold the whole
+    vectors of a row, and its ends come by themselves.
     """
 
     tiles: tuple[Tile, ...]
@@ -134,10 +150,16 @@ class Tiling:
     loop: TileLoop | None = None
     part: Part | None = None
     half_filled: bool = False
+    edges: Edges | None = None
 
     @property
     def row(self) -> Tile | None:
         return self.tiles[-1] if self.tiles and self.tiles[-1].is_row else None
+
+    @property
+    def dimensions(self) -> tuple[Tile, ...]:
+        """The tiles that blocks have a dimension for: of rows with edges a program has one."""
+        return self.tiles if self.edges is None else self.tiles[-1:]
 
     @property
     def ends_anywhere(self) -> bool:
@@ -147,7 +169,7 @@ class Tiling:
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
-        if in_groups or (self.ends_anywhere and tile.is_row):
+        if in_groups or (tile.is_row and (self.ends_anywhere or self.edges is not None)):
             return True
         if not isinstance(tile.extent, int):
             return any(self._block(tile, config) != 1 for config in self.configs)
@@ -476,6 +498,8 @@ def held_rows(tiling: Tiling) -> tuple[Tiling, tuple[Size, ...]] | None:
         return None
     block, seen = dict(made.configs[0].constants)["RBLOCK"], hinted(row, nest.hints)
     held = size(row - block)
+    if made.edges is not None:
+        return made, (size(held + 1 - made.edges.unit),)
     if block < HALF_FILLED or seen is None or seen % VECTOR == 0:
         return made, (held,)
     return attrs.evolve(made, half_filled=True), (held, size(block // 2 + 1 - row))
@@ -494,6 +518,7 @@ def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tili
     row = tiles[-1].extent
     shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
     longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
+    edges = None if part is not None or not along_row or shared else _edges(nest, tiles, stores)
     known = hinted(row, nest.hints) if held else row
     # Of a part that may be shorter the last block alone is masked, where it is walked.
     ends_anywhere = part is not None and part.length is not None and not held
@@ -501,11 +526,50 @@ def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tili
     if shared:
         made = _shared_configs(row, persistent)
     elif persistent:
-        made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
+        most = estimate(row, nest.hints)
+        most -= 0 if edges is None else most % edges.unit
+        made = _persistent_configs(tiles, power_of_two(most), along_row, nest.hints)
     else:
         made = _looped_configs(tiles, along_row, nest, part)
-    configs = _even_first(tiles, made)
-    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part)
+    configs = _even_first(tiles, made if edges is None else _one_row(made))
+    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part, edges=edges)
+
+
+def _edges(nest: Nest, tiles: tuple[Tile, ...], stores: tuple[FlatStore, ...]) -> Edges | None:
+    """Where rows begin that do not begin at vectors; None where they do, or some do elsewhere than others.
+
+    What all rows share (a weight) is then read element by element, by lanes that hold neighbours.
+    """
+    row, nodes = tiles[-1], list(walk(*(root for store in stores for root in store.roots)))
+    ordered = any(node.op == "scan" or (node.op == "reduce" and node.payload.kind in _ARGUMENTS) for node in nodes)
+    if len(tiles) < 2 or ordered or estimate(row.extent, nest.hints) < SHORTEST_EDGED:
+        return None
+    if any(store.mode is not None for store in stores):
+        return None
+    reads = [(node.tensor, node.coords[0]) for node in nodes if node.op == "load"]
+    along = [(t, at) for t, at in (*reads, *((s.tensor, s.offset) for s in stores)) if row.variable in at.variables]
+    own = [(t, at) for t, at in along if all(tile.variable in at.variables for tile in tiles)]
+    if not own or any(stride(at, row.variable, nest.hints) != 1 for _, at in along):
+        return None
+    unit = max(VECTOR // max(2, nest.tensors[tensor].dtype.itemsize) for tensor, _ in own)
+    starts = [at - row.variable.index for _, at in own]
+    if any(not _is_apart_by(start - starts[0], unit, {}) for start in starts):
+        return None
+    return None if unit < LEAST_UNIT or _is_apart_by(starts[0], unit, nest.hints) else Edges(unit, starts[0])
+
+
+_ARGUMENTS = ("argmin", "argmax")
+
+
+def _one_row(configs: list[Config]) -> list[Config]:
+    """Configurations of programs that have one row, as like some others as may be."""
+    return [attrs.evolve(c, constants=tuple((n, 1 if n == "XBLOCK" else size) for n, size in c.constants)) for c in configs]
+
+
+def _is_apart_by(distance: Index, unit: int, hints: Mapping[str, int]) -> bool:
+    """Whether a distance is a multiple of ``unit`` elements; with ``hints``, whether it was."""
+    seen = [hinted(step, hints) for step in (distance.const, *(step for _, step in distance.terms))]
+    return all(step is not None and step % unit == 0 for step in seen)
 
 
 def _longest_block(nest: Nest, along_row: bool) -> int:
