@@ -43,6 +43,8 @@ ENOUGH_ROWS = 256
 """Rows a multiprocessor that leave none without programs, whichever way they lie."""
 LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
+LEAST_GATHERED = 4096, 128
+"""The same two where values are read from computed places, each of which is another part of memory."""
 RESIDENT = 2
 """Programs that a multiprocessor should have, of contiguous rows; ``WalkedColumns`` has it for rows side by side."""
 NARROWEST = 16
@@ -126,11 +128,13 @@ def _cut(
     contiguous = bool(nest.inner) and is_along_row(nest)
     if row is None:
         return _Cut(SYMBOLIC_PARTS if rows <= 4 else 1)
-    if rows * row < LEAST_WORK:
+    gathered = contiguous and any(at.values for _, at in nest.accesses()[0] if at.variables & frozenset(nest.inner))
+    work, shortest = LEAST_GATHERED if gathered else (LEAST_WORK, LEAST_CHUNK[contiguous])
+    if rows * row < work:
         return _Cut(1)
     head = hinted(inner[0].extent, hints)
     if contiguous:
-        parts = _parts_of_rows(rows, row, head, properties.multiprocessors)
+        parts = _parts_of_rows(rows, row, head, shortest, properties.multiprocessors)
         return _Cut(parts, flat=_is_flat(nest, parts, inner[0].extent))
     parts = _parts_of_columns(nest, rows, row, head, properties.multiprocessors)
     unit = _vectors_abreast(nest)
@@ -181,11 +185,11 @@ def _vectors_abreast(nest: Nest) -> int | None:
     return None if unit < 2 or abreast is None or abreast % unit == 0 else unit
 
 
-def _parts_of_rows(rows: int, row: int, head: int | None, multiprocessors: int) -> int:
-    """The parts of rows of which each takes a program."""
+def _parts_of_rows(rows: int, row: int, head: int | None, shortest: int, multiprocessors: int) -> int:
+    """The parts of rows of which each takes a program, with ``shortest`` elements or more."""
     if rows >= multiprocessors:
         return 1
-    return _near_divisor(min(-(-RESIDENT * multiprocessors // rows), row // LEAST_CHUNK[True]), head, row)
+    return _near_divisor(min(-(-RESIDENT * multiprocessors // rows), row // shortest), head, row)
 
 
 def _parts_of_columns(nest: Nest, columns: int, row: int, head: int | None, multiprocessors: int) -> int:

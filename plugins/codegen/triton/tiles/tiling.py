@@ -686,23 +686,24 @@ def _warps(elements: int) -> list[int]:
 
 def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest, part: Part | None) -> list[Config]:
     row, hints = tiles[-1].extent, nest.hints
-    if len(tiles) == 1:
-        return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
+    if len(tiles) == 1:
+        most = 8192 if seen is None or seen > SHORT_ROW else max(SHORTEST_BLOCK, power_of_two(seen))
+        shapes = ((4096, 16), (2048, 8), (8192, 16))
+        return [_config({"RBLOCK": _block(row, min(most, b))}, min(w, max(1, most // 256))) for b, w in shapes]
     rows = estimate(tiles[0].extent if part is None else tiles[0].extent * part.number.extent, hints)
-    shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(rows, walked_columns(nest))
+        blocks = _column_shapes(rows, walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
-        shapes = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
+        blocks = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
     elif rows < MANY_ROWS:
-        shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
+        blocks = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
     else:
-        shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
+        blocks = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
     most = _block(tiles[0].extent, 1024)
-    return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in shapes]
+    return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in blocks]
 
 
 def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int, int], ...]:
