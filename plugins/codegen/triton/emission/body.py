@@ -7,13 +7,13 @@ import functools
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
-from turret.plugins.codegen.triton.emission.edges import open_edges
+from turret.plugins.codegen.triton.emission.edges import open_rows
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.matrix import matrix_grid, write_matrix
 from turret.plugins.codegen.triton.emission.operators import scalar_text
 from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
-from turret.plugins.codegen.triton.emission.scopes import RowPart, Scope
+from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tile_loops.body import tile_loop_grid, write_tile_loop
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.sizes import size_text
@@ -64,8 +64,11 @@ def write_body(emitter: Emitter) -> None:
         elif tiling.edges is not None:
             along = [store for store in stores if row.variable in store.variables]
             stores = tuple(store for store in stores if row.variable not in store.variables)
-            _store_parts(emitter, along, writer.parts)
+            _store_parts(emitter, along)
+            scope = emitter.rows_loop or scope
     _store_all(emitter, list(stores), scope)
+    if emitter.rows_loop is not None:
+        emitter.rows_loop.close()
 
 
 def _has_whole_blocks(emitter: Emitter) -> bool:
@@ -104,6 +107,10 @@ def _tiles_text(emitter: Emitter) -> str:
         return grid(emitter, emitter.tiling.matrix)
     if emitter.tiling.program is not None:
         return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
+    edges = emitter.tiling.edges
+    if edges is not None and edges.walked:
+        rows = size_text(emitter.tiling.tiles[0].extent, lambda name: name)
+        return f"min(PROGRAMS, cdiv({rows}, {edges.unit}) * {edges.unit})"
     counts = [
         f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles if not t.is_row
     ]
@@ -112,7 +119,10 @@ def _tiles_text(emitter: Emitter) -> str:
 
 def _open_tiles(emitter: Emitter) -> None:
     """Bind every tile variable that is not walked in a loop."""
-    tiling, base = emitter.tiling, emitter.base
+    tiling, base, row = emitter.tiling, emitter.base, emitter.tiling.row
+    if row is not None and tiling.edges is not None:
+        open_rows(emitter, tiling.tiles[0], row, tiling.edges, _range(emitter, row))
+        return
     placed = [tile for tile in tiling.tiles if not tile.is_row]
     rest = "tl.program_id(0)"
     if emitter.wide:
@@ -125,17 +135,12 @@ def _open_tiles(emitter: Emitter) -> None:
             base.line(f"{tile.letter}rest = ({rest}) // {tile.letter}count")
             rest, before = f"{tile.letter}rest", rest
             number = f"({before}) % {tile.letter}count"
-        lanes = f" * {tile.block} + {_range(emitter, tile)}" if tile in tiling.dimensions else ""
-        base.line(f"{tile.letter} = ({number}){lanes}")
+        base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
         base.variables[tile.variable] = tile.letter
     if tiling.part is not None:
         base.line(f"part = tl.program_id(1){'.to(tl.int64)' if emitter.wide else ''}")
         base.variables[tiling.part.number] = "part"
-    row = tiling.row
-    if row is not None and tiling.edges is not None:
-        base.line(f"rbase = {_range(emitter, row)}")
-        open_edges(emitter, row, tiling.edges, _range(emitter, row))
-    elif row is not None:
+    if row is not None:
         name = "r" if tiling.persistent else "rbase"
         base.line(f"{name} = {_range(emitter, row)}")
         if tiling.persistent:
@@ -199,14 +204,15 @@ def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
         scope.line(line)
 
 
-def _store_parts(emitter: Emitter, stores: list[FlatStore], parts: list[Scope]) -> None:
+def _store_parts(emitter: Emitter, stores: list[FlatStore]) -> None:
     """The same of the parts of a row."""
-    lines = []
-    for part in parts:
-        with emitter.within(part if isinstance(part, RowPart) else None):
-            lines += _store_lines(emitter, stores, part)
-    for line in lines:
-        emitter.base.line(line)
+    found = []
+    for part in emitter.parts:
+        with emitter.within(part):
+            found.append((part, _store_lines(emitter, stores, part)))
+    for part, lines in found:
+        for line in lines:
+            part.line(line)
 
 
 def _store_lines(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> list[str]:

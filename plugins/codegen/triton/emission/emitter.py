@@ -54,9 +54,12 @@ class Emitter(TextEmitter):
         self.tiles = {tile.variable: tile for tile in tiling.dimensions}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
-        # Of rows in vectors: where these end, the elements at both ends, and the part of the row that is being written.
+        # Of rows in vectors: where these end, the elements at both ends, the parts of a row in one block, the loop over
+        # such rows, and the part that is being written.
         self.row_end: str | None = None
         self.edges: RowPart | None = None
+        self.parts: list[RowPart] = []
+        self.rows_loop: Scope | None = None
         self.row_part: RowPart | None = None
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope], str] | None = None
@@ -148,7 +151,7 @@ class Emitter(TextEmitter):
         edges, row = self.tiling.edges, self.tiling.row
         if edges is None or row is None or index.coefficient(row.variable) != 1:
             return super().index(index, scope, mask)
-        vectors = scope.home((row.variable,), 0).vectors
+        vectors = scope.home(index.variables, 0).vectors
         distance = index - row.variable.index - edges.start
         sizes = (distance.const, *(step for _, step in distance.terms))
         if not vectors or not all(is_multiple(step, edges.unit, self.divisible) for step in sizes):
@@ -233,12 +236,25 @@ class Emitter(TextEmitter):
         mask = self.mask_of_access(expr.coords[0], scope, mask)
         have = offset.variables.union(*(self.span(value, mask) for value in offset.values))
         want = have if mask is None else have | self.facts.span(mask)
+        if isinstance(scope, RowPart) and scope.ahead is not None and mask is None and not offset.values:
+            return kind.load(self._loaded_ahead(expr, scope, scope.ahead))
         text = self.index(offset, scope, mask)
         if mask is not None:
             text = self.spread(self._as_tensor(text), have, want)
-        masks = self.masks(want, scope, mask)
-        arguments = f"{self.pointer(expr.tensor)} + {_grouped(text)}" if text != "0" else self.pointer(expr.tensor)
-        return kind.load(f"tl.load({arguments}, {masks})" if masks else f"tl.load({arguments})")
+        return kind.load(self._load_text(expr.tensor, text, self.masks(want, scope, mask)))
+
+    def _load_text(self, tensor: str, place: str, masks: str) -> str:
+        arguments = f"{self.pointer(tensor)} + {_grouped(place)}" if place != "0" else self.pointer(tensor)
+        return f"tl.load({arguments}, {masks})" if masks else f"tl.load({arguments})"
+
+    def _loaded_ahead(self, expr: Expr, scope: RowPart, rows: tuple[RowPart, RowPart]) -> str:
+        """What was loaded of a row before the one ahead of it was computed; the next row is loaded then."""
+        ahead, held = self.fresh("ahead"), self.fresh("held")
+        scope.line(f"{held} = {ahead}")
+        for part in rows:
+            place = self.index(expr.coords[0], part)
+            part.line(f"{ahead} = {self._load_text(expr.tensor, place, part.names['rmask'])}")
+        return held
 
     def _as_tensor(self, text: str) -> str:
         """An offset that may be a bare number as something that can be broadcast."""

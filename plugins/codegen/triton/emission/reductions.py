@@ -11,10 +11,9 @@ from turret.graph.scalar_ops import neutral_value
 from turret.ir.expr import Expr, loads
 from turret.ir.index import Var
 from turret.ir.nest import has_exact_mean
-from turret.plugins.codegen.triton.emission.edges import open_vectors
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.operators import combine_function, combine_text
-from turret.plugins.codegen.triton.emission.scopes import RowPart, Scope
+from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles.dtypes import (
     accumulator,
     from_accumulator,
@@ -40,20 +39,16 @@ class RowWriter:
         self.axis = len(self.tiling.dimensions) - 1
         self.outer = frozenset(tile.variable for tile in self.tiling.dimensions[:-1])
         emitter.row_writer, emitter.scan_writer = self.reduction, self.scan
-        # The parts of a row that lies in one block, if it has some.
-        self.parts: list[Scope] = []
-        if self.tiling.persistent and emitter.edges is not None:
-            vectors = RowPart(emitter.base, row.block)
-            open_vectors(vectors, row, "rbase", masked=True)
-            self.parts = [vectors, emitter.edges]
 
     # ------------------------------------------------------------ blocks
 
     def each(self, scope: Scope, write: Callable[[Scope], str]) -> list[str]:
         """What is written for each part of the row, or for all of it where it has none."""
+        if not self.emitter.parts:
+            return [write(scope)]
         found = []
-        for part in self.parts or [scope]:
-            with self.emitter.within(part if isinstance(part, RowPart) else None):
+        for part in self.emitter.parts:
+            with self.emitter.within(part):
                 found.append(write(part))
         return found
 

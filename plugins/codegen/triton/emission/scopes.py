@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 from turret.ir.emit.scopes import Scope as TextScope
 from turret.ir.index import Var
@@ -33,9 +33,38 @@ class RowPart(Scope):
     ``block``: how many elements.
     """
 
+    ahead: tuple[RowPart, RowPart] | None = None
+    """In a loop over rows: the same elements of the program's first row, and of the row behind the one in hand."""
+
     def __init__(self, parent: Scope, block: str) -> None:
         super().__init__(parent)
         self.lines, self.block = parent.lines, block
 
     def close(self) -> None:
         """Nothing is left to hand on."""
+
+
+class WalkedPart(RowPart):
+    """The same of each row in a loop over rows.
+
+    ``shared``: the part of what all those rows share, which is written in front of the loop.
+    """
+
+    def __init__(self, loop: Scope, shared: RowPart) -> None:
+        super().__init__(loop, shared.block)
+        self.shared = shared
+
+    def chain(self) -> Iterator[Scope]:
+        """This scope, what rows share, the loop, and so on."""
+        assert self.parent is not None
+        yield self
+        yield self.shared
+        yield from self.parent.chain()
+
+    def home(self, variables: Iterable[Var], level: int) -> Scope:
+        """As in the base; what varies along the row alone is the same for all rows."""
+        assert self.parent is not None
+        needed = frozenset(variables)
+        if not needed & self.shared.variables.keys():
+            return self.parent.home(needed, level)
+        return self if needed & self.parent.variables.keys() else self.shared
