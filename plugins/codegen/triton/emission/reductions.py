@@ -152,9 +152,7 @@ class RowWriter:
             scope.names["mean", node], scope.names["m2", node] = mean, squares
         return scope.names[which, node]
 
-    def corrected(
-        self, near: str, apart: list[tuple[str, str]], dtype: torch.dtype, scope: Scope
-    ) -> tuple[str, str]:
+    def corrected(self, near: str, apart: list[tuple[str, str]], dtype: torch.dtype, scope: Scope) -> tuple[str, str]:
         """Mean and sum of squares by the differences from ``near`` and their squares, of each part of the row.
 
         Both are summed at once, which is one exchange between the warps.

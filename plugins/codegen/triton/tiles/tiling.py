@@ -580,7 +580,11 @@ def rows_walked(tiling: Tiling, multiprocessors: int) -> Tiling:
         return tiling
     block = dict(tiling.configs[0].constants)["RBLOCK"]
     beside = LANES_RESIDENT // block
-    if block < SHORTEST_WALKED or beside == 0 or any(atom is not tiling.tiles[0].variable for atom, _ in edges.start.terms):
+    if (
+        block < SHORTEST_WALKED
+        or beside == 0
+        or any(atom is not tiling.tiles[0].variable for atom, _ in edges.start.terms)
+    ):
         return tiling
     configs = []
     for factor in (1, 2):
@@ -737,14 +741,14 @@ def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int,
     """Blocks of columns that are walked in a loop, or such that give programs where there are few columns."""
     if columns < FEW_COLUMNS:
         return (16, 128, 4), (16, 256, 8), (32, 64, 4), (16, 64, 4)
-    warps = min(8, walked.columns * walked.rows // 512)
+    warps = min(walked.warps, walked.columns * walked.rows // 512)
     return (walked.columns, walked.rows, warps), (32, 128, 8), (64, 64, 8), (32, 64, 4)
 
 
 @attrs.frozen
 class WalkedColumns:
-    """How columns that lie side by side are walked: those that a program takes, the rows that it reads at once, and
-    the programs that a multiprocessor should have.
+    """How columns that lie side by side are walked: those that a program takes, the rows that it reads at once, the
+    programs that a multiprocessor should have, and the most warps that one has.
 
     A program waits for what it reads before it asks for more, so that what is under way on a multiprocessor is what
     its programs read at once: from 32 to 64 KiB on, and in one turn of programs, an H200 reads at up to 98 % of what a
@@ -754,6 +758,7 @@ class WalkedColumns:
     columns: int
     rows: int
     resident: int
+    warps: int = 8
 
 
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
@@ -779,9 +784,11 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     if seen < FEW_IN_PART * walked.rows:
         return WALKED_IN_PART
     if _begins_at_vectors(nest, moved):
-        # The last block is masked: of the widest blocks, in time that counts.
-        shorter = walked.columns > WALKED_IN_PART.columns and seen % walked.rows != 0
-        return attrs.evolve(walked, rows=walked.rows // 2) if shorter else walked
+        # The last block is masked: of the widest blocks, in time that counts. 16383 x 4095 bfloat16, 8 warps and 4: 37.7
+        # and 39.3 us, of symbolic length 45.4 and 38.4 us.
+        if walked.columns == WALKED_IN_PART.columns or seen % walked.rows == 0:
+            return walked
+        return attrs.evolve(walked, rows=walked.rows // 2, warps=8 if isinstance(length, int) else 4)
     if isinstance(length, int):
         return WALKED_IN_PART
     return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
