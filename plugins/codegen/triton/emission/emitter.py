@@ -14,7 +14,6 @@ from turret.errors import UnsupportedError
 from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
-from turret.ir.emit.scopes import Scope as TextScope
 from turret.ir.expr import OPS, Expr, expr_of
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, combine_text, scalar_text
@@ -146,7 +145,7 @@ class Emitter(TextEmitter):
 
     # ------------------------------------------------------------ indices
 
-    def index(self, index: Index, scope: TextScope, mask: Mask = None) -> str:
+    def index(self, index: Index, scope: Scope, mask: Mask = None) -> str:  # type: ignore[override]
         """As in the base; what lies along vectors of the row is counted from where these begin, which is a multiple."""
         edges, row = self.tiling.edges, self.tiling.row
         if edges is None or row is None or index.coefficient(row.variable) != 1:

@@ -54,14 +54,14 @@ class WalkedPart(RowPart):
         super().__init__(loop, shared.block)
         self.shared = shared
 
-    def chain(self) -> Iterator[Scope]:
+    def chain(self) -> Iterator[Scope]:  # type: ignore[override]
         """This scope, what rows share, the loop, and so on."""
         assert self.parent is not None
         yield self
         yield self.shared
         yield from self.parent.chain()
 
-    def home(self, variables: Iterable[Var], level: int) -> Scope:
+    def home(self, variables: Iterable[Var], level: int) -> Scope:  # type: ignore[override]
         """As in the base; what varies along the row alone is the same for all rows."""
         assert self.parent is not None
         needed = frozenset(variables)

@@ -20,6 +20,7 @@ from turret.ir.index import Index, Size, Var, flatten, hinted, product, size, un
 from turret.ir.nest import Nest, combined, corrected_moment, has_exact_mean, plain_moment
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
+from turret.plugins.codegen.triton.tiles.accesses import has_moments, is_along_row, moved_values
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
@@ -31,9 +32,6 @@ from turret.plugins.codegen.triton.tiles.tiling import (
     WALKED_IN_PART,
     WalkedColumns,
     columns_in_vectors,
-    has_moments,
-    is_along_row,
-    moved_values,
     walked_columns,
 )
 
@@ -128,19 +126,28 @@ def _cut(
     contiguous = bool(nest.inner) and is_along_row(nest)
     if row is None:
         return _Cut(SYMBOLIC_PARTS if rows <= 4 else 1)
-    gathered = contiguous and any(at.values for _, at in nest.accesses()[0] if at.variables & frozenset(nest.inner))
-    work, shortest = LEAST_GATHERED if gathered else (LEAST_WORK, LEAST_CHUNK[contiguous])
+    return (_cut_along if contiguous else _cut_across)(nest, inner[0].extent, rows, row, properties.multiprocessors)
+
+
+def _cut_along(nest: Nest, head: Size, rows: int, row: int, multiprocessors: int) -> _Cut:
+    """How to split contiguous rows."""
+    gathered = any(at.values for _, at in nest.accesses()[0] if at.variables & frozenset(nest.inner))
+    work, shortest = LEAST_GATHERED if gathered else (LEAST_WORK, LEAST_CHUNK[True])
     if rows * row < work:
         return _Cut(1)
-    head = hinted(inner[0].extent, hints)
-    if contiguous:
-        parts = _parts_of_rows(rows, row, head, shortest, properties.multiprocessors)
-        return _Cut(parts, flat=_is_flat(nest, parts, inner[0].extent))
-    parts = _parts_of_columns(nest, rows, row, head, properties.multiprocessors)
+    parts = _parts_of_rows(rows, row, hinted(head, nest.hints), shortest, multiprocessors)
+    return _Cut(parts, flat=_is_flat(nest, parts, head))
+
+
+def _cut_across(nest: Nest, head: Size, rows: int, row: int, multiprocessors: int) -> _Cut:
+    """How to split rows side by side."""
+    if rows * row < LEAST_WORK:
+        return _Cut(1)
+    parts = _parts_of_columns(nest, rows, row, hinted(head, nest.hints), multiprocessors)
     unit = _vectors_abreast(nest)
     if parts < 2 or unit is None or row < unit * LEAST_CHUNK[False]:
         return _Cut(parts)
-    wanted = min(_missing(columns_in_vectors(nest), rows, properties.multiprocessors), row // LEAST_CHUNK[False])
+    wanted = min(_missing(columns_in_vectors(nest), rows, multiprocessors), row // LEAST_CHUNK[False])
     return _Cut(max(unit, wanted // unit * unit), interleaved=True)
 
 
@@ -269,7 +276,8 @@ class _Splitter:
             length // self.parts if isinstance(length, int) else size(sympy.floor(length / sympy.Integer(self.parts)))
         )
         local = Var(name, chunk)
-        self.mapping, self.local = {head: local.index * self.parts + self.piece.index}, (local,)
+        self.mapping: dict[Var, Index] = {head: local.index * self.parts + self.piece.index}
+        self.local: tuple[Var, ...] = (local,)
         self.left = size(length - chunk * self.parts)
         self.last = {head: Index.constant(size(chunk * self.parts)) + self.piece.index}
         self.part: Part | None = None
@@ -285,14 +293,7 @@ class _Splitter:
         linear = flat or not isinstance(head.extent, int) or head.extent < self.parts
         length: Size = product(v.extent for v in self.inner) if linear else head.extent
         ends = flat or not isinstance(length, int)  # a program's row ends where the whole one does
-        if not ends:
-            chunk: Size = -(-length // self.parts)
-            self.even = chunk * self.parts == length
-            self.masked = not self.even
-        else:
-            most = self.parts * MULTIPLE  # so Triton sees that each part begins where vectors are loaded
-            chunk = size(MULTIPLE * sympy.floor((length + most - 1) / sympy.Integer(most)))
-            self.even = self.masked = False
+        chunk = self._length_in_part(length, ends)
         loops = (*self.outer, *self.inner)
         symbolic = not all(isinstance(v.extent, int) for v in loops)
         self.part = Part(self.piece, length if ends else None) if symbolic or ends else None
@@ -307,8 +308,19 @@ class _Splitter:
         if chunk == 1:  # reductions bind no loop that runs once
             self.mapping = {v: place.substitute({local: Index.constant(0)}) for v, place in self.mapping.items()}
             within = within[1:]
-        self.local: tuple[Var, ...] = within
+        self.local = within
         self.inside = call("lt", index_value(position), size_value(length))
+
+    def _length_in_part(self, length: Size, ends: bool) -> Size:
+        """How many elements a part has; of the last ones, where a part ``ends`` anywhere, fewer are of the row."""
+        if ends:
+            most = self.parts * MULTIPLE  # so Triton sees that each part begins where vectors are loaded
+            self.even = self.masked = False
+            return size(MULTIPLE * sympy.floor((length + most - 1) / sympy.Integer(most)))
+        chunk = -(-length // self.parts)
+        self.even = chunk * self.parts == length
+        self.masked = not self.even
+        return chunk
 
     def run(self) -> Stages:
         """All stages."""

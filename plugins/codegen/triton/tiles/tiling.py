@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 import torch
@@ -19,6 +19,19 @@ from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
+from turret.plugins.codegen.triton.tiles.accesses import (
+    has_moments,
+    is_along_row,
+    is_walked_once,
+    large_offsets,
+    moved_by,
+    moved_values,
+    points_of,
+    reduces_row,
+    stored_along,
+    stride,
+    typical_offset,
+)
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
@@ -215,24 +228,12 @@ def _over_tiles(
     return tuple(tiles), substitute(nest, mapping, rebind)
 
 
-def stride(offset: Index, variable: Var, hints: Mapping[str, int]) -> int | None:
-    """How far an offset moves with a loop, as a number for heuristics; None where it does not move evenly."""
-    if any(variable in atom.variables for atom, _ in offset.terms if not isinstance(atom, Var)):
-        return None
-    return estimate(offset.coefficient(variable), hints)
-
-
 def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) -> tuple[Var, ...]:
     """Largest stride first; loops that ``offset`` does not move evenly with stay where they are."""
     strides = {v: step for v in loops if (step := stride(offset, v, hints))}
     moving = list(strides)
     ordered = iter(sorted(moving, key=lambda v: -abs(strides[v])))
     return tuple(next(ordered) if v in moving else v for v in loops)
-
-
-def _points(offset: Index, loops: tuple[Var, ...], hints: Mapping[str, int]) -> int:
-    # A size that is none for such values of symbols (n - 16) counts as one.
-    return math.prod(max(1, estimate(v.extent, hints)) for v in loops if v in offset.variables)
 
 
 def power_of_two(value: int) -> int:
@@ -269,85 +270,18 @@ def _pointwise(nest: Nest) -> Tiling:
 
 
 def _largest(nest: Nest) -> Index:
-    return max((offset for _, offset in nest.accesses()[1]), key=lambda o: _points(o, nest.outer, nest.hints))
-
-
-def _large(nest: Nest, loops: tuple[Var, ...]) -> list[Index]:
-    """The offsets of accesses that reach more than half as many elements as any."""
-    reads, writes = nest.accesses()
-    offsets = [offset for _, offset in (*reads, *writes)]
-    points = {offset: _points(offset, loops, nest.hints) for offset in offsets}
-    most = max(points.values())
-    return [offset for offset in offsets if 2 * points[offset] > most]
+    return max((offset for _, offset in nest.accesses()[1]), key=lambda o: points_of(o, nest.outer, nest.hints))
 
 
 def large_steps(tiling: Tiling) -> list[tuple[Tile, list[int | None]]]:
     """For each tile, how far the accesses move along it that reach more than half as many elements as any: ``stride``
     of each that varies along it."""
     loops = tuple(tile.variable for tile in tiling.tiles) + tiling.serial + (tiling.program or ())
-    large = _large(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
+    large = large_offsets(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
     return [
         (tile, [stride(at, tile.variable, tiling.nest.hints) for at in large if tile.variable in at.variables])
         for tile in tiling.tiles
     ]
-
-
-def _typical(nest: Nest) -> Index:
-    """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
-    large = _large(nest, nest.loops)
-    leads = [next((v for v in nest.loops if stride(offset, v, nest.hints) == 1), None) for offset in large]
-    lead = max((v for v in leads if v is not None), key=leads.count, default=None)
-    chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]
-    return max(chosen, key=lambda offset: _points(offset, nest.loops, nest.hints))
-
-
-def is_along_row(nest: Nest) -> bool:
-    """Whether memory is contiguous along the row, and not across rows."""
-    typical = _typical(nest)
-    along, across = ([stride(typical, v, nest.hints) for v in loops] for loops in (nest.inner, nest.outer))
-    return 1 in along or 1 not in across
-
-
-def moved_values(nest: Nest) -> list[torch.dtype]:
-    """The types of the values of a point that are read, or written, when the row is first walked; those that many
-    points share are left out."""
-    along = _stored_along(nest) if is_walked_once(nest) else []
-    first = [operand for operand in _row_operands(nest) if not any(_is_row(nest, node) for node in walk(operand))]
-    values = [root for store in along for root in store.roots]
-    reads = [(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"]
-    return _moved(nest, [*reads, *((store.tensor, store.offset) for store in along)])
-
-
-def _moved(nest: Nest, accesses: Iterable[tuple[str, Index]]) -> list[torch.dtype]:
-    """The types of what distinct accesses move of a point; those that many points share are left out."""
-    total = math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
-    large = (name for name, at in dict.fromkeys(accesses) if 2 * _points(at, nest.loops, nest.hints) > total)
-    return [nest.tensors[name].dtype for name in large]
-
-
-def has_moments(nest: Nest) -> bool:
-    """Whether moments of the row are among what is computed."""
-    return any(_is_row(nest, node) and node.payload.kind == "welford" for node in walk(*nest.roots))
-
-
-def is_walked_once(nest: Nest) -> bool:
-    """Whether reductions of the row and what is stored along it need no result of the row."""
-    along = [root for store in _stored_along(nest) for root in store.roots]
-    return not any(_is_row(nest, node) for node in walk(*_row_operands(nest), *along))
-
-
-def _row_operands(nest: Nest) -> list[Expr]:
-    """What reductions of the row take."""
-    return [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
-
-
-def _stored_along(nest: Nest) -> list[FlatStore]:
-    return [store for store in nest.stores if store.variables & frozenset(nest.inner)]
-
-
-def _is_row(nest: Nest, node: Expr) -> bool:
-    """Whether a node is a reduction of the row."""
-    return node.op == "reduce" and frozenset(node.payload.variables) == frozenset(nest.inner)
 
 
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
@@ -370,8 +304,8 @@ def _leads(nest: Nest, loops: tuple[Var, ...]) -> set[Var]:
     hints = nest.hints
     total = math.prod(estimate(v.extent, hints) for v in loops)
     leads = {loops[-1]}
-    for _, offset in sorted((*reads, *writes), key=lambda access: -_points(access[1], loops, hints)):
-        if _points(offset, loops, hints) * 8 < total or len(leads) == 3:
+    for _, offset in sorted((*reads, *writes), key=lambda access: -points_of(access[1], loops, hints)):
+        if points_of(offset, loops, hints) * 8 < total or len(leads) == 3:
             continue
         strides = {v: stride(offset, v, hints) for v in loops}
         if any(strides[v] == 1 for v in leads):
@@ -458,7 +392,7 @@ def _pointwise_configs(tiles: tuple[Tile, ...], nest: Nest) -> tuple[Config, ...
 def _moves_little(nest: Nest) -> bool:
     """Whether a point reads two values at most, of 16 bits like those that it writes; shared ones are left out."""
     reads, writes = nest.accesses()
-    moved = _moved(nest, reads)
+    moved = moved_by(nest, reads)
     return len(moved) <= 2 and all(
         dtype.itemsize <= 2 for dtype in (*moved, *(nest.tensors[n].dtype for n, _ in writes))
     )
@@ -513,10 +447,10 @@ def held_rows(tiling: Tiling) -> tuple[Tiling, tuple[Size, ...]] | None:
 
 def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tiling:
     """``held``: rows of symbolic length count as no longer than they were."""
-    typical = _typical(nest)
+    typical = typical_offset(nest)
     rows = tuple(v for v in nest.outer if part is None or v is not part.number)
     outer, inner = _by_stride(rows, typical, nest.hints), nest.inner
-    if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
+    if not any(map(_counts_along, walk(*nest.roots))):
         inner = _by_stride(inner, typical, nest.hints)
     groups = [("x", outer)] if outer else []
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
@@ -524,21 +458,25 @@ def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tili
     row = tiles[-1].extent
     shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
     longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
-    edges = None if part is not None or not along_row or shared else _edges(nest, tiles, stores)
-    known = hinted(row, nest.hints) if held else row
-    # Of a part that may be shorter the last block alone is masked, where it is walked.
-    ends_anywhere = part is not None and part.length is not None and not held
-    persistent = isinstance(known, int) and known <= longest and not ends_anywhere
+    edges = None if part is not None or shared else _edges(nest, tiles, stores)
+    persistent = _is_persistent(hinted(row, nest.hints) if held else row, longest, None if held else part)
     if shared:
         made = _shared_configs(row, persistent)
+    elif edges is not None:
+        made = _edged_configs(tiles, nest, edges, persistent)
     elif persistent:
-        most = estimate(row, nest.hints)
-        most = most if edges is None else max(edges.unit, most - most % edges.unit)
-        made = _persistent_configs(tiles, power_of_two(most), along_row, nest.hints)
+        made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
     else:
         made = _looped_configs(tiles, along_row, nest, part)
-    configs = _even_first(tiles, made if edges is None else _one_row(made, persistent and edges.shared > 0))
+    configs = _even_first(tiles, made)
     return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part, edges=edges)
+
+
+def _is_persistent(row: Size | None, longest: int, part: Part | None) -> bool:
+    """Whether a row should lie in one block: of a part that may be shorter the last block alone is masked, where it is
+    walked."""
+    ends_anywhere = part is not None and part.length is not None
+    return isinstance(row, int) and row <= longest and not ends_anywhere
 
 
 def _edges(nest: Nest, tiles: tuple[Tile, ...], stores: tuple[FlatStore, ...]) -> Edges | None:
@@ -546,23 +484,33 @@ def _edges(nest: Nest, tiles: tuple[Tile, ...], stores: tuple[FlatStore, ...]) -
 
     What all rows share (a weight) is then read element by element, by lanes that hold neighbours.
     """
-    row, nodes = tiles[-1], list(walk(*(root for store in stores for root in store.roots)))
-    ordered = any(node.op == "scan" or (node.op == "reduce" and node.payload.kind in _ARGUMENTS) for node in nodes)
-    if len(tiles) < 2 or ordered or estimate(row.extent, nest.hints) < SHORTEST_EDGED:
+    row, hints = tiles[-1], nest.hints
+    if not is_along_row(nest) or len(tiles) < 2 or estimate(row.extent, hints) < SHORTEST_EDGED:
         return None
-    if any(store.mode is not None for store in stores):
-        return None
-    reads = [(node.tensor, node.coords[0]) for node in nodes if node.op == "load"]
-    along = [(t, at) for t, at in (*reads, *((s.tensor, s.offset) for s in stores)) if row.variable in at.variables]
+    along = _moved_along(row.variable, stores)
     own = [(t, at) for t, at in along if all(tile.variable in at.variables for tile in tiles)]
-    if not own or any(stride(at, row.variable, nest.hints) != 1 for _, at in along):
+    if not own or any(stride(at, row.variable, hints) != 1 for _, at in along):
         return None
-    shared = len(set(along).difference(own))
     unit = max(VECTOR // max(2, nest.tensors[tensor].dtype.itemsize) for tensor, _ in own)
-    starts = [at - row.variable.index for _, at in own]
-    if any(not _is_apart_by(start - starts[0], unit, {}) for start in starts):
+    start, *others = (at - row.variable.index for _, at in own)
+    apart = any(not _is_apart_by(other - start, unit, {}) for other in others)
+    if apart or unit < LEAST_UNIT or _is_apart_by(start, unit, hints):
         return None
-    return None if unit < LEAST_UNIT or _is_apart_by(starts[0], unit, nest.hints) else Edges(unit, starts[0], shared)
+    return Edges(unit, start, len(set(along).difference(own)))
+
+
+def _moved_along(row: Var, stores: tuple[FlatStore, ...]) -> list[tuple[str, Index]]:
+    """What is read and written along a row; nothing where the order of its elements matters."""
+    nodes = list(walk(*(root for store in stores for root in store.roots)))
+    if any(map(_counts_along, nodes)) or any(store.mode is not None for store in stores):
+        return []
+    reads = [(node.tensor, node.coords[0]) for node in nodes if node.op == "load"]
+    return [(t, at) for t, at in (*reads, *((s.tensor, s.offset) for s in stores)) if row in at.variables]
+
+
+def _counts_along(node: Expr) -> bool:
+    """Whether the order of a row's elements matters to a node."""
+    return node.op == "scan" or (node.op == "reduce" and node.payload.kind in _ARGUMENTS)
 
 
 _ARGUMENTS = ("argmin", "argmax")
@@ -594,16 +542,21 @@ def rows_walked(tiling: Tiling, multiprocessors: int) -> Tiling:
     return attrs.evolve(tiling, configs=tuple(configs), edges=attrs.evolve(edges, walked=True))
 
 
-def _one_row(configs: list[Config], half: bool) -> list[Config]:
-    """Configurations of programs that have one row, as like some others as may be.
+def _edged_configs(tiles: tuple[Tile, ...], nest: Nest, edges: Edges, persistent: bool) -> list[Config]:
+    """Configurations of programs that have one row.
 
-    ``half``: of half as many warps.  What rows share is an instruction for each element, and a lane that has more of
-    them has more under way: RMS norm of 16383 x 4095 bfloat16 70 us with 4 warps, 74 us with 8.
+    What rows share is an instruction for each element, and a lane that has more of them has more under way: RMS norm of
+    16383 x 4095 bfloat16 70 us with 4 warps, 74 us with 8.
     """
-    return [
-        _config({"RBLOCK": dict(c.constants)["RBLOCK"], "XBLOCK": 1}, max(1, c.num_warps // (2 if half else 1)))
-        for c in configs
-    ]
+    if persistent:
+        length = estimate(tiles[-1].extent, nest.hints)
+        vectors = max(edges.unit, length - length % edges.unit)
+        made = _persistent_configs(tiles, power_of_two(vectors), True, nest.hints)
+    else:
+        made = _looped_configs(tiles, True, nest, None)
+    fewer = 2 if persistent and edges.shared else 1
+    blocks = [(dict(config.constants)["RBLOCK"], max(1, config.num_warps // fewer)) for config in made]
+    return [_config({"RBLOCK": block, "XBLOCK": 1}, warps) for block, warps in blocks]
 
 
 def _is_apart_by(distance: Index, unit: int, hints: Mapping[str, int]) -> bool:
@@ -625,7 +578,7 @@ def _shares_rows(nest: Nest) -> bool:
     It comes from the cache, but is in the way there, and what is computed of it each program computes.
     """
     rows = math.prod(estimate(v.extent, nest.hints) for v in nest.outer)
-    if rows < MANY_SHARING or _stored_along(nest):
+    if rows < MANY_SHARING or stored_along(nest):
         return False
     along = {node for node in walk(*nest.roots) if node.op == "load" and set(nest.inner) & node.variables}
     own = sum(node.dtype.itemsize for node in along if set(nest.outer) & node.variables)
@@ -667,14 +620,9 @@ def _element_bytes(nest: Nest) -> int:
     return sum(node.dtype.itemsize for node in found if set(nest.outer) & node.variables)
 
 
-def _order_matters(nest: Nest) -> bool:
-    """Whether an arg reduction is there: its first best element should be met first."""
-    return any(node.op == "reduce" and node.payload.kind.startswith("arg") for node in walk(*nest.roots))
-
-
 def _phases(nest: Nest) -> int:
     """How often the row is walked: once for each reduction that needs another's result, and once for stores."""
-    is_row = functools.partial(_is_row, nest)
+    is_row = functools.partial(reduces_row, nest)
     nodes = list(walk(*nest.roots))
     at_once = softmax_sums(filter(is_row, nodes), is_row)
     levels: dict[Expr, int] = {}
@@ -682,7 +630,7 @@ def _phases(nest: Nest) -> int:
         below = max((levels[child] for child in node.children()), default=0)
         levels[node] = levels[at_once[node]] if node in at_once else below + is_row(node)
     rows = max(levels.values(), default=0)
-    return rows + bool(_stored_along(nest))
+    return rows + bool(stored_along(nest))
 
 
 def _persistent_configs(tiles: tuple[Tile, ...], row: int, along_row: bool, hints: Mapping[str, int]) -> list[Config]:
@@ -784,8 +732,8 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     if seen < FEW_IN_PART * walked.rows:
         return WALKED_IN_PART
     if _begins_at_vectors(nest, moved):
-        # The last block is masked: of the widest blocks, in time that counts. 16383 x 4095 bfloat16, 8 warps and 4: 37.7
-        # and 39.3 us, of symbolic length 45.4 and 38.4 us.
+        # The last block is masked: of the widest blocks, in time that counts. 16383 x 4095 bfloat16, 8 warps and 4:
+        # 37.7 and 39.3 us; of symbolic length 45.4 and 38.4 us.
         if walked.columns == WALKED_IN_PART.columns or seen % walked.rows == 0:
             return walked
         return attrs.evolve(walked, rows=walked.rows // 2, warps=8 if isinstance(length, int) else 4)
@@ -798,7 +746,7 @@ def columns_in_vectors(nest: Nest) -> WalkedColumns:
     """The same of columns whose every block is read in whole vectors of elements."""
     moved = moved_values(nest)
     many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
-    reductions = sum(_is_row(nest, node) for node in walk(*nest.roots))
+    reductions = sum(reduces_row(nest, node) for node in walk(*nest.roots))
     if len(moved) > 1 or reductions > 1 or has_moments(nest):  # each keeps blocks of results in registers
         return WalkedColumns(32, 128, 4)
     if any(dtype.itemsize > 2 for dtype in moved):
@@ -808,6 +756,6 @@ def columns_in_vectors(nest: Nest) -> WalkedColumns:
 
 def _begins_at_vectors(nest: Nest, moved: list[torch.dtype]) -> bool:
     """Whether rows of columns begin where vectors do, if they are like those that the graph was made for."""
-    typical = _typical(nest)
+    typical = typical_offset(nest)
     steps = [estimate(typical.coefficient(v), nest.hints) for v in nest.inner]
     return all(step * dtype.itemsize % VECTOR == 0 for step in steps for dtype in moved)
