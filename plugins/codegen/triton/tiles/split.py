@@ -31,7 +31,7 @@ from turret.plugins.codegen.triton.tiles.tiling import (
     VECTOR,
     WALKED_IN_PART,
     WalkedColumns,
-    columns_in_vectors,
+    columns_to_any_row,
     walked_columns,
 )
 
@@ -147,7 +147,7 @@ def _cut_across(nest: Nest, head: Size, rows: int, row: int, multiprocessors: in
     unit = _vectors_abreast(nest)
     if parts < 2 or unit is None or row < unit * LEAST_CHUNK[False]:
         return _Cut(parts)
-    wanted = min(_missing(columns_in_vectors(nest), rows, multiprocessors), row // LEAST_CHUNK[False])
+    wanted = min(_missing(columns_to_any_row(nest), rows, multiprocessors), row // LEAST_CHUNK[False])
     return _Cut(max(unit, wanted // unit * unit), interleaved=True)
 
 

@@ -47,9 +47,9 @@ PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 MANY_ROWS = 2048
 """Rows walked in a loop, one a program, that keep a device busy with few warps each: more of them lie side by side on
 a multiprocessor, and each waits less at the end."""
-MANY_SHARED, SHORTEST_WALKED, LANE_ELEMENTS, LANES_RESIDENT = 2, 2048, 64, 16384
+MANY_SHARED, SHORTEST_WALKED, LANE_ELEMENTS, ELEMENTS_TAKEN = 2, 2048, 32, 24576
 """Rows that share so many values of a point, in blocks of so many elements, are walked by programs with so many of them
-a lane, of which a multiprocessor has room for blocks of so many in all: 255 registers a lane."""
+a lane; programs have blocks of so many in all for each multiprocessor, which has room for half of them at a time."""
 SHORTEST_EDGED, LEAST_UNIT = 512, 4
 """Rows from which on it pays to read whole vectors, and the ends by themselves, where rows begin anywhere; and how many
 elements a vector should have."""
@@ -520,19 +520,16 @@ def rows_walked(tiling: Tiling, multiprocessors: int) -> Tiling:
     """The tiling with rows of one block walked by as many programs as there is room for, where rows begin anywhere and
     share much.
 
-    What they share is an instruction for each element: a layer norm of 16383 x 4095 bfloat16 takes 112 us with a
-    program for each row, 73 us so on an H200.  Each next row is loaded before the one in hand is computed.
+    What they share is an instruction for each element: a layer norm of 16383 x 4095 bfloat16 takes 113 us with a
+    program for each row, 76 us so on an H200.  Each next row is loaded before the one in hand is computed.
     """
     edges = tiling.edges
     if edges is None or edges.shared < MANY_SHARED or not tiling.persistent or len(tiling.tiles) != 2:
         return tiling
     block = dict(tiling.configs[0].constants)["RBLOCK"]
-    beside = LANES_RESIDENT // block
-    if (
-        block < SHORTEST_WALKED
-        or beside == 0
-        or any(atom is not tiling.tiles[0].variable for atom, _ in edges.start.terms)
-    ):
+    beside = ELEMENTS_TAKEN // block
+    even = all(atom is tiling.tiles[0].variable for atom, _ in edges.start.terms)
+    if block < SHORTEST_WALKED or beside < 2 or not even:
         return tiling
     configs = []
     for factor in (1, 2):
@@ -689,14 +686,14 @@ def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int,
     """Blocks of columns that are walked in a loop, or such that give programs where there are few columns."""
     if columns < FEW_COLUMNS:
         return (16, 128, 4), (16, 256, 8), (32, 64, 4), (16, 64, 4)
-    warps = min(walked.warps, walked.columns * walked.rows // 512)
+    warps = min(8, walked.columns * walked.rows // 512)
     return (walked.columns, walked.rows, warps), (32, 128, 8), (64, 64, 8), (32, 64, 4)
 
 
 @attrs.frozen
 class WalkedColumns:
-    """How columns that lie side by side are walked: those that a program takes, the rows that it reads at once, the
-    programs that a multiprocessor should have, and the most warps that one has.
+    """How columns that lie side by side are walked: those that a program takes, the rows that it reads at once, and
+    the programs that a multiprocessor should have.
 
     A program waits for what it reads before it asks for more, so that what is under way on a multiprocessor is what
     its programs read at once: from 32 to 64 KiB on, and in one turn of programs, an H200 reads at up to 98 % of what a
@@ -706,7 +703,6 @@ class WalkedColumns:
     columns: int
     rows: int
     resident: int
-    warps: int = 8
 
 
 WALKED_IN_PART = WalkedColumns(32, 64, 16)
@@ -732,14 +728,23 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     if seen < FEW_IN_PART * walked.rows:
         return WALKED_IN_PART
     if _begins_at_vectors(nest, moved):
-        # The last block is masked: of the widest blocks, in time that counts. 16383 x 4095 bfloat16, 8 warps and 4:
-        # 37.7 and 39.3 us; of symbolic length 45.4 and 38.4 us.
-        if walked.columns == WALKED_IN_PART.columns or seen % walked.rows == 0:
-            return walked
-        return attrs.evolve(walked, rows=walked.rows // 2, warps=8 if isinstance(length, int) else 4)
+        return walked if seen % walked.rows == 0 else columns_to_any_row(nest)
     if isinstance(length, int):
         return WALKED_IN_PART
     return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+
+
+def columns_to_any_row(nest: Nest) -> WalkedColumns:
+    """The same of columns of which the last block of rows alone, whatever it has, is masked.
+
+    16383 x 4095 bfloat16 in blocks of 128 x 64, 128 x 128 and 64 x 128: 37.1, 40.1 and 37.7 us, of symbolic length 68,
+    36.9 and 45.4 us: it hangs on the order in which ptxas has a block's loads.
+    """
+    walked = columns_in_vectors(nest)
+    if walked.columns == WALKED_IN_PART.columns:
+        return walked
+    known = isinstance(product(v.extent for v in nest.inner), int)
+    return attrs.evolve(walked, columns=128, rows=64 if known else 128)
 
 
 def columns_in_vectors(nest: Nest) -> WalkedColumns:

@@ -157,4 +157,4 @@ def test_a_program_reads_once_what_many_rows_share(dynamic: bool) -> None:
         (rows_text,) = re.findall(r"cdiv\((\w+), 8\)", kernel.grid[0])
         (programs, *_) = kernel.grid_for(kernel.configs[0], {rows_text: rows})
         assert dynamic is not rows_text.isdigit()
-        assert programs == (min(528, -(-rows // 8) * 8) if dynamic else 528)
+        assert programs == (min(792, -(-rows // 8) * 8) if dynamic else 792)
