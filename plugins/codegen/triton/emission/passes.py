@@ -58,6 +58,7 @@ def _blocks(writer: RowWriter) -> Iterator[Scope]:
     Of a row of symbolic length the last block, which may reach beyond the end, comes by itself: the others need no
     mask, which would part what one instruction loads.  Where rows begin anywhere, each element is a load anyway: the
     compiler then has few of those without a mask under way at a time (on sm_90 2 of 32), and all of those with one.
+    Rows with edges are walked in blocks of their vectors.
     """
     emitter, tile, edges = writer.emitter, writer.row, writer.tiling.edges
     offset = emitter.fresh("roffset")

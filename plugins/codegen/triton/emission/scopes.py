@@ -40,9 +40,6 @@ class RowPart(Scope):
         super().__init__(parent)
         self.lines, self.block = parent.lines, block
 
-    def close(self) -> None:
-        """Nothing is left to hand on."""
-
 
 class WalkedPart(RowPart):
     """The same of each row in a loop over rows.
