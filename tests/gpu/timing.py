@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,8 @@ def microseconds(run: Callable[[], object], budget: float = 0.4) -> float:
 def kernel_microseconds(run: Callable[[], object], calls: int = 20) -> float:
     """Mean time that the kernels of a call take, whatever the host does between them.
 
+    A kernel that is launched while the one ahead of it runs waits there for its end, which counts once.
+
     A step of training waits for the thread that runs the backward, which takes a bare ``autograd.Function`` 60 us and
     more (seen on an H200's host), and twice as much where the host is busy.
     """
@@ -58,7 +61,17 @@ def kernel_microseconds(run: Callable[[], object], calls: int = 20) -> float:
         for _ in range(calls):
             run()
         torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in profile.key_averages()) / calls
+    kernels = [event.time_range for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return covered((kernel.start, kernel.end) for kernel in kernels) / calls
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The time in which at least one of some spans (begin and end) was."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 def copy_bandwidth() -> float:

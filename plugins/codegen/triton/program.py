@@ -33,7 +33,7 @@ from turret.plugins.codegen.triton.tiles.specialization import (
 )
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.split_kernel import Part
-from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, serial_tile, tile
+from turret.plugins.codegen.triton.tiles.tiling import Tiling, held_rows, rows_walked, serial_tile, tile
 
 
 def emit(
@@ -63,7 +63,8 @@ def emit(
     tensors = {**declarations, **stages.tensors}
     waits = properties.capability >= WAITS_FROM
     rivals = properties if tuned and len(stages.kernels) == 1 else None
-    found = (_write(k, tensors, waits, hints, given, rivals, stages.part) for k in stages.kernels)
+    many = properties.multiprocessors
+    found = (_write(k, tensors, waits, hints, given, rivals, stages.part, many) for k in stages.kernels)
     written = [kernel for kernel in found if kernel is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
@@ -78,6 +79,7 @@ def _write(
     given: frozenset[str],
     rivals: DeviceProperties | None,
     part: Part | None,
+    multiprocessors: int,
 ) -> TritonKernel | None:
     """One Triton kernel; None where it would store nothing.
 
@@ -87,17 +89,19 @@ def _write(
     nest = normalise(kernel, declarations, odd(hints))
     if not nest.stores:
         return None
-    emitter = Emitter(_tiling(kernel, nest, part))
+    emitter = Emitter(rows_walked(_tiling(kernel, nest, part), multiprocessors))
     made = _written(kernel, emitter, waits, given)
     if not made.sizes:
         others = () if rivals is None else _rivals(kernel, emitter.tiling, rivals, waits, given)
         return attrs.evolve(made, rivals=others)
-    made = _with_faster(kernel, emitter, emitter.tiling, (), made, waits, given)
+    made = _with_faster(kernel, emitter, emitter.tiling, (), made, waits, given, multiprocessors)
     if not any(value % MULTIPLE == 0 for value in hints.values()):
         return made
     aligned = _tiling(kernel, normalise(kernel, declarations, hints), part)
     divisible = multiples(aligned)
-    return _with_faster(kernel, emitter, aligned, divisible, made, waits, given) if divisible else made
+    if not divisible:
+        return made
+    return _with_faster(kernel, emitter, aligned, divisible, made, waits, given, multiprocessors)
 
 
 def _with_faster(
@@ -108,6 +112,7 @@ def _with_faster(
     made: TritonKernel,
     waits: bool,
     given: frozenset[str],
+    multiprocessors: int,
 ) -> TritonKernel:
     """A kernel for sizes like those that the graph was made for, with ``made``, which assumes less, beside it.
 
@@ -120,7 +125,7 @@ def _with_faster(
     held, ends = (held_rows(tiling) if known else None) or (tiling, ())
     if not divisible and narrow is None and held is tiling:
         return made
-    faster = Emitter(held, narrow is not None, divisible)
+    faster = Emitter(rows_walked(held, multiprocessors), narrow is not None, divisible)
     fast = _written(kernel, faster, waits, given)
     divisible = tuple(name for name in divisible if name in faster.symbols)
     assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)

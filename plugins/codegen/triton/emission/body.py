@@ -7,6 +7,7 @@ import functools
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.emission.edges import open_rows
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.matrix import matrix_grid, write_matrix
 from turret.plugins.codegen.triton.emission.operators import scalar_text
@@ -60,7 +61,14 @@ def write_body(emitter: Emitter) -> None:
             along = [store for store in stores if row.variable in store.variables]
             stores = tuple(store for store in stores if row.variable not in store.variables)
             write_passes(writer, along, lambda chosen, inside: _store_all(emitter, chosen, inside))
+        elif tiling.edges is not None:
+            along = [store for store in stores if row.variable in store.variables]
+            stores = tuple(store for store in stores if row.variable not in store.variables)
+            _store_parts(emitter, along)
+            scope = emitter.rows_loop or scope
     _store_all(emitter, list(stores), scope)
+    if emitter.rows_loop is not None:
+        emitter.rows_loop.close()
 
 
 def _has_whole_blocks(emitter: Emitter) -> bool:
@@ -99,6 +107,10 @@ def _tiles_text(emitter: Emitter) -> str:
         return grid(emitter, emitter.tiling.matrix)
     if emitter.tiling.program is not None:
         return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
+    edges = emitter.tiling.edges
+    if edges is not None and edges.walked:
+        rows = size_text(emitter.tiling.tiles[0].extent, lambda name: name)
+        return f"min(PROGRAMS, cdiv({rows}, {edges.unit}) * {edges.unit})"
     counts = [
         f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles if not t.is_row
     ]
@@ -107,7 +119,10 @@ def _tiles_text(emitter: Emitter) -> str:
 
 def _open_tiles(emitter: Emitter) -> None:
     """Bind every tile variable that is not walked in a loop."""
-    tiling, base = emitter.tiling, emitter.base
+    tiling, base, row = emitter.tiling, emitter.base, emitter.tiling.row
+    if row is not None and tiling.edges is not None:
+        open_rows(emitter, tiling.tiles[0], row, tiling.edges, _range(emitter, row))
+        return
     placed = [tile for tile in tiling.tiles if not tile.is_row]
     rest = "tl.program_id(0)"
     if emitter.wide:
@@ -125,7 +140,6 @@ def _open_tiles(emitter: Emitter) -> None:
     if tiling.part is not None:
         base.line(f"part = tl.program_id(1){'.to(tl.int64)' if emitter.wide else ''}")
         base.variables[tiling.part.number] = "part"
-    row = tiling.row
     if row is not None:
         name = "r" if tiling.persistent else "rbase"
         base.line(f"{name} = {_range(emitter, row)}")
@@ -177,7 +191,8 @@ def _sweep(emitter: Emitter, program: tuple[Var, ...]) -> None:
 
 
 def _range(emitter: Emitter, tile: Tile) -> str:
-    rank, position = len(emitter.tiling.tiles), emitter.tiling.tiles.index(tile)
+    dimensions = emitter.tiling.dimensions
+    rank, position = len(dimensions), dimensions.index(tile)
     around = ", ".join(":" if k == position else "None" for k in range(rank))
     text = f"tl.arange(0, {tile.block})" + (f"[{around}]" if rank > 1 else "")
     return f"{text}.to(tl.int64)" if emitter.wide and tile.is_row else text
@@ -185,14 +200,33 @@ def _range(emitter: Emitter, tile: Tile) -> str:
 
 def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
     """All values first, then the writes: a store may take over the memory of what another value reads."""
+    for line in _store_lines(emitter, stores, scope):
+        scope.line(line)
+
+
+def _store_parts(emitter: Emitter, stores: list[FlatStore]) -> None:
+    """The same of the parts of a row."""
+    found = []
+    for part in emitter.parts:
+        with emitter.within(part):
+            found.append((part, _store_lines(emitter, stores, part)))
+    for part, lines in found:
+        for line in lines:
+            part.line(line)
+
+
+def _store_lines(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> list[str]:
+    """The lines that store values, which are written."""
     values = [emitter.value(store.expr, scope) for store in stores]
     targets = [_target(emitter, store, scope) for store in stores]
+    lines = []
     for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
         arguments = ", ".join([pointer, emitter.spread(value, emitter.span(store.expr), have), *_mask(mask)])
         if store.mode is None or store.mode == "set":
-            scope.line(f"tl.store({arguments})")
+            lines.append(f"tl.store({arguments})")
         else:
-            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+            lines.append(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+    return lines
 
 
 def _store_in_order(emitter: Emitter) -> None:

@@ -5,7 +5,8 @@ A value has a dimension for each tile dimension, of size 1 where it does not var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 
@@ -14,9 +15,9 @@ from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
 from turret.ir.expr import OPS, Expr, expr_of
-from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
+from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, combine_text, scalar_text
-from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.emission.scopes import RowPart, Scope
 from turret.plugins.codegen.triton.tiles.dtypes import (
     accumulator,
     from_accumulator,
@@ -26,7 +27,7 @@ from turret.plugins.codegen.triton.tiles.dtypes import (
     typed_literal,
 )
 from turret.plugins.codegen.triton.tiles.facts import Facts
-from turret.plugins.codegen.triton.tiles.specialization import divided_text
+from turret.plugins.codegen.triton.tiles.specialization import divided_text, is_multiple
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
 
 _BARE_LITERALS = frozenset(
@@ -49,9 +50,16 @@ class Emitter(TextEmitter):
         self.tiling, self.tensors, self.narrow, self.divisible = tiling, tiling.nest.tensors, narrow, divisible
         self.sizes: dict[Size, None] = {}
         self.described: set[str] = set()
-        self.tiles = {tile.variable: tile for tile in tiling.tiles}
+        self.tiles = {tile.variable: tile for tile in tiling.dimensions}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
+        # Of rows in vectors: where these end, the elements at both ends, the parts of a row in one block, the loop over
+        # such rows, and the part that is being written.
+        self.row_end: str | None = None
+        self.edges: RowPart | None = None
+        self.parts: list[RowPart] = []
+        self.rows_loop: Scope | None = None
+        self.row_part: RowPart | None = None
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope], str] | None = None
         self.scan_writer: Callable[[Expr, Scope], str] | None = None
@@ -71,8 +79,18 @@ class Emitter(TextEmitter):
 
     def shape(self, variables: frozenset[Var]) -> str:
         """The shape of a block that varies along ``variables``."""
-        sizes = [tile.block if tile.variable in variables else "1" for tile in self.tiling.tiles]
+        sizes = [self._block(tile) if tile.variable in variables else "1" for tile in self.tiling.dimensions]
         return f"[{', '.join(sizes)}]"
+
+    def _block(self, tile: Tile) -> str:
+        return tile.block if self.row_part is None or not tile.is_row else self.row_part.block
+
+    @contextlib.contextmanager
+    def within(self, part: RowPart | None) -> Iterator[None]:
+        """While a part of the row is written, or (None) a block of it."""
+        around, self.row_part = self.row_part, part
+        yield
+        self.row_part = around
 
     def spread(self, text: str, have: frozenset[Var], want: frozenset[Var]) -> str:
         """``text``, which varies along ``have``, as a block that has all of ``want``."""
@@ -102,6 +120,8 @@ class Emitter(TextEmitter):
     def end(self, tile: Tile) -> str:
         """Where a tile dimension ends: of a row in parts, where the program's part of it does."""
         part = self.tiling.part
+        if tile.is_row and self.row_end is not None:
+            return self.row_end
         if part is None or part.length is None or not tile.is_row:
             return self.size(tile.extent)
         chunk = self.size(tile.extent)
@@ -124,6 +144,19 @@ class Emitter(TextEmitter):
         return " & ".join(parts)
 
     # ------------------------------------------------------------ indices
+
+    def index(self, index: Index, scope: Scope, mask: Mask = None) -> str:  # type: ignore[override]
+        """As in the base; what lies along vectors of the row is counted from where these begin, which is a multiple."""
+        edges, row = self.tiling.edges, self.tiling.row
+        if edges is None or row is None or index.coefficient(row.variable) != 1:
+            return super().index(index, scope, mask)
+        vectors = scope.home(index.variables, 0).vectors
+        distance = index - row.variable.index - edges.start
+        sizes = (distance.const, *(step for _, step in distance.terms))
+        if not vectors or not all(is_multiple(step, edges.unit, self.divisible) for step in sizes):
+            return super().index(index, scope, mask)
+        rest = super().index(distance, scope, mask)
+        return vectors if rest == "0" else f"{vectors} + {rest}"
 
     def term(  # type: ignore[override]
         self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask
@@ -202,12 +235,25 @@ class Emitter(TextEmitter):
         mask = self.mask_of_access(expr.coords[0], scope, mask)
         have = offset.variables.union(*(self.span(value, mask) for value in offset.values))
         want = have if mask is None else have | self.facts.span(mask)
+        if isinstance(scope, RowPart) and scope.ahead is not None and mask is None and not offset.values:
+            return kind.load(self._loaded_ahead(expr, scope, scope.ahead))
         text = self.index(offset, scope, mask)
         if mask is not None:
             text = self.spread(self._as_tensor(text), have, want)
-        masks = self.masks(want, scope, mask)
-        arguments = f"{self.pointer(expr.tensor)} + {_grouped(text)}" if text != "0" else self.pointer(expr.tensor)
-        return kind.load(f"tl.load({arguments}, {masks})" if masks else f"tl.load({arguments})")
+        return kind.load(self._load_text(expr.tensor, text, self.masks(want, scope, mask)))
+
+    def _load_text(self, tensor: str, place: str, masks: str) -> str:
+        arguments = f"{self.pointer(tensor)} + {_grouped(place)}" if place != "0" else self.pointer(tensor)
+        return f"tl.load({arguments}, {masks})" if masks else f"tl.load({arguments})"
+
+    def _loaded_ahead(self, expr: Expr, scope: RowPart, rows: tuple[RowPart, RowPart]) -> str:
+        """What was loaded of a row before the one ahead of it was computed; the next row is loaded then."""
+        ahead, held = self.fresh("ahead"), self.fresh("held")
+        scope.line(f"{held} = {ahead}")
+        for part in rows:
+            place = self.index(expr.coords[0], part)
+            part.line(f"{ahead} = {self._load_text(expr.tensor, place, part.names['rmask'])}")
+        return held
 
     def _as_tensor(self, text: str) -> str:
         """An offset that may be a bare number as something that can be broadcast."""

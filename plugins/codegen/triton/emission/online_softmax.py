@@ -9,6 +9,8 @@ Milakov and Gimelshein, 2018.
 
 from __future__ import annotations
 
+import functools
+
 from turret.ir.expr import Expr, loads
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
 from turret.plugins.codegen.triton.emission.scopes import Scope
@@ -61,11 +63,13 @@ def write_step(writer: RowWriter, node: Expr, best: str, total: str, scope: Scop
     scope.line(f"{best} = {larger}")
 
 
-def write_end(writer: RowWriter, best: str, total: str, scope: Scope) -> tuple[str, str]:
-    """Names of the row's maximum and sum, from the lanes' own."""
+def write_end(writer: RowWriter, lanes: list[tuple[str, str]], scope: Scope) -> tuple[str, str]:
+    """Names of the row's maximum and sum, from the lanes' own in each part of the row."""
     largest, added = writer.emitter.fresh("max"), writer.emitter.fresh("sum")
-    scope.line(f"{largest} = {writer.collapsed_by('max_nan', best)}")
-    scope.line(f"{added} = {writer.collapsed('tl.sum', f'{total} * tl.exp({best} - {_finite(largest)})')}")
+    bests = [writer.collapsed_by("max_nan", best) for best, _ in lanes]
+    scope.line(f"{largest} = {functools.reduce('max_nan({}, {})'.format, bests)}")
+    sums = [writer.collapsed("tl.sum", f"{total} * tl.exp({best} - {_finite(largest)})") for best, total in lanes]
+    scope.line(f"{added} = {' + '.join(sums)}")
     # An infinite maximum makes inf - inf of its own element.
     scope.line(f'{added} = tl.where(tl.abs({largest}) == float("inf"), float("nan"), {added})')
     return largest, added

@@ -12,11 +12,13 @@ from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission import online_softmax
+from turret.plugins.codegen.triton.emission.edges import last_vector, open_vectors
 from turret.plugins.codegen.triton.emission.operators import combine_text
 from turret.plugins.codegen.triton.emission.reductions import RowWriter, number_type
 from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles.dtypes import accumulator, from_accumulator, literal, triton_type
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
+from turret.plugins.codegen.triton.tiles.tiling import FEW_IN_PART
 
 
 def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[list[FlatStore], Scope], None]) -> None:
@@ -34,10 +36,20 @@ def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[lis
     for level in range(1, count + 1):
         nodes = [node for node in found if levels[node] == level]
         _write_pass(writer, nodes, lambda scope: store(along, scope) if at_once else None)
-        writer.emitter.base.level = level
+        for scope in filter(None, (writer.emitter.base, writer.emitter.edges)):
+            scope.level = level
     if along and not at_once:
         for scope in _blocks(writer):
             store(along, scope)
+        _in_edges(writer, lambda scope: store(along, scope))
+
+
+def _in_edges(writer: RowWriter, write: Callable[[Scope], None]) -> None:
+    """Write something for the elements at the row's ends, if they come by themselves."""
+    edges = writer.emitter.edges
+    if edges is not None:
+        with writer.emitter.within(edges):
+            write(edges)
 
 
 def _blocks(writer: RowWriter) -> Iterator[Scope]:
@@ -46,24 +58,51 @@ def _blocks(writer: RowWriter) -> Iterator[Scope]:
     Of a row of symbolic length the last block, which may reach beyond the end, comes by itself: the others need no
     mask, which would part what one instruction loads.  Where rows begin anywhere, each element is a load anyway: the
     compiler then has few of those without a mask under way at a time (on sm_90 2 of 32), and all of those with one.
+    Rows with edges are walked in blocks of their vectors.
     """
-    emitter, tile = writer.emitter, writer.row
-    offset, end = emitter.fresh("roffset"), emitter.end(tile)
-    parted = not isinstance(tile.extent, int) and not writer.tiling.nest.scan_variables
+    emitter, tile, edges = writer.emitter, writer.row, writer.tiling.edges
+    offset = emitter.fresh("roffset")
+    if edges is not None:
+        least, end = last_vector(tile, edges, emitter)
+        whole = emitter.named(emitter.base, "whole blocks", "rwhole", f"({least}) // {tile.block} * {tile.block}")
+        end = emitter.named(emitter.base, "last vector", "rlast", end)
+        header = f"for {offset} in range(0, {whole}, {tile.block}):"
+        yield from _opened(writer, header, offset, (tile.variable,))
+        yield from _opened(writer, f"if {whole} < {end}:", whole)
+        return
+    end = emitter.end(tile)
+    parted = _ends_in_part(writer) and not writer.tiling.nest.scan_variables
     parted = parted and writer.begins_at_vectors(*(root for store in writer.tiling.stores for root in store.roots))
     if not parted:
         yield from _opened(writer, f"for {offset} in range(0, {end}, {tile.block}):", offset)
         return
     whole = emitter.named(emitter.base, "whole blocks", "rwhole", f"{end} // {tile.block} * {tile.block}")
-    header = f"for {offset} in range(0, {whole}, {tile.block}):"
+    bounds = f"0, {whole}, {tile.block}"
+    # One row a program: two blocks of it are under way at a time.
+    lone = len(writer.tiling.tiles) == 1
+    header = f"for {offset} in {f'tl.range({bounds}, loop_unroll_factor=2)' if lone else f'range({bounds})'}:"
     yield from _opened(writer, header, offset, (tile.variable,))
     yield from _opened(writer, f"if {whole} < {end}:", whole)
 
 
+def _ends_in_part(writer: RowWriter) -> bool:
+    """Whether the last block of a row should come by itself: its length is known at run time alone, or there are many
+    blocks of columns."""
+    extent, tiling = writer.row.extent, writer.tiling
+    if not isinstance(extent, int) or tiling.ends_anywhere:
+        return True
+    block = dict(tiling.configs[0].constants)[writer.row.block]
+    return not tiling.along_row and extent % block != 0 and extent >= FEW_IN_PART * block
+
+
 def _opened(writer: RowWriter, header: str, offset: str, whole: tuple[Var, ...] = ()) -> Iterator[Scope]:
     scope = Scope(writer.emitter.base, header, whole)
-    scope.line(f"r = {offset} + rbase")
-    scope.variables[writer.row.variable] = "r"
+    if writer.tiling.edges is None:
+        scope.line(f"r = {offset} + rbase")
+        scope.variables[writer.row.variable] = "r"
+    else:
+        scope.line(f"rlane = {offset} + rbase")
+        open_vectors(scope, writer.row, "rlane", masked=not whole)
     yield scope
     scope.close()
 
@@ -75,6 +114,13 @@ def _write_pass(writer: RowWriter, nodes: list[Expr], beside: Callable[[Scope], 
         for carried in ends:
             carried.step(scope)
         beside(scope)
+
+    def step(scope: Scope) -> None:
+        for carried in ends:
+            carried.step_at_edges(scope)
+        beside(scope)
+
+    _in_edges(writer, step)
     for carried in ends:
         carried.finish(writer.emitter.base)
 
@@ -90,17 +136,19 @@ def _carried(writer: RowWriter, nodes: list[Expr]) -> list[_Carried]:
 class _Carried:
     """The accumulators of one reduction (with its sum, for a maximum that starts an online softmax) in a pass.
 
-    ``names``: those of the accumulators, by stem, in the order in which they were begun.
+    ``names``: those of the accumulators, by stem, in the order in which they were begun; ``edges``: of those for the
+    elements at the row's ends.
     """
 
     writer: RowWriter
     node: Expr
     softmax_sum: Expr | None
     names: dict[str, str]
+    edges: dict[str, str]
 
     def __init__(self, writer: RowWriter, node: Expr, softmax_sum: Expr | None) -> None:
         self.writer, self.node, self.softmax_sum = writer, node, softmax_sum
-        self.names = {}
+        self.names, self.edges = {}, {}
 
     @property
     def kind(self) -> str:
@@ -128,12 +176,18 @@ class _Carried:
         else:
             self._plain_step(scope)
 
+    def step_at_edges(self, scope: Scope) -> None:
+        """Take in the elements at the row's ends, with accumulators of their own."""
+        lanes, self.names = self.names, {}
+        self.step(scope)
+        self.names, self.edges = lanes, self.names
+
     def finish(self, scope: Scope) -> None:
         """Reduce the accumulators, and name the results."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         if self.softmax_sum is not None:
-            best, total = self.names.values()
-            best, total = online_softmax.write_end(writer, best, total, scope)
+            lanes = [(names["max"], names["sum"]) for names in (self.names, self.edges) if names]
+            best, total = online_softmax.write_end(writer, lanes, scope)
             scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
         elif self.kind == "welford":
             self._welford_end(scope)
@@ -144,7 +198,8 @@ class _Carried:
             scope.names[node, None] = results[1]
         else:
             dtype = accumulator(self.kind, node.dtype)
-            text = from_accumulator(writer.total(self.kind, dtype, self.names["acc"]), dtype, node.dtype)
+            totals = [writer.total(self.kind, dtype, names["acc"]) for names in (self.names, self.edges) if names]
+            text = from_accumulator(writer.combined(self.kind, dtype, totals), dtype, node.dtype)
             emitter.named(scope, (node, None), "t", text)
 
     def _plain_step(self, scope: Scope) -> None:
@@ -180,12 +235,19 @@ class _Carried:
     def _welford_end(self, scope: Scope) -> None:
         """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
-        lane_mean, lane_m2, count = self.names["mean"], self.names["m2"], self._lane_count(scope)
-        near, apart = emitter.fresh("near"), emitter.fresh("apart")
-        scope.line(f"{near} = {writer.over_row(writer.collapsed('tl.sum', f'{lane_mean} * {count}'), node.dtype)}")
-        scope.line(f"{apart} = {lane_mean} - {near}")
-        square = f"{lane_m2} + {count} * {apart} * {apart}"
-        results = writer.corrected(near, f"{count} * {apart}", square, node.dtype, scope)
+        lanes = [(self.names["mean"], self.names["m2"], self._lane_count(scope))]
+        if self.edges:
+            register = triton_type(node.dtype).register
+            lanes.append((self.edges["mean"], self.edges["m2"], f"edgemask.to({register})"))
+        near = emitter.fresh("near")
+        means = [writer.collapsed("tl.sum", f"{mean} * {count}") for mean, _, count in lanes]
+        scope.line(f"{near} = {writer.over_row(writer.combined('sum', node.dtype, means), node.dtype)}")
+        terms = []
+        for mean, m2, count in lanes:
+            apart = emitter.fresh("apart")
+            scope.line(f"{apart} = {mean} - {near}")
+            terms.append((f"{count} * {apart}", f"{m2} + {count} * {apart} * {apart}"))
+        results = writer.corrected(near, terms, node.dtype, scope)
         for which, name in zip(("mean", "m2"), results, strict=True):
             scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
 

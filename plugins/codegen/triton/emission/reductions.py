@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 from turret.graph.scalar_ops import neutral_value
@@ -33,15 +36,25 @@ class RowWriter:
         row = self.tiling.row
         assert row is not None  # there are reductions where a nest has rows alone
         self.row = row
-        self.axis = len(self.tiling.tiles) - 1
-        self.outer = frozenset(tile.variable for tile in self.tiling.tiles[:-1])
+        self.axis = len(self.tiling.dimensions) - 1
+        self.outer = frozenset(tile.variable for tile in self.tiling.dimensions[:-1])
         emitter.row_writer, emitter.scan_writer = self.reduction, self.scan
 
     # ------------------------------------------------------------ blocks
 
+    def each(self, scope: Scope, write: Callable[[Scope], str]) -> list[str]:
+        """What is written for each part of the row, or for all of it where it has none."""
+        if not self.emitter.parts:
+            return [write(scope)]
+        found = []
+        for part in self.emitter.parts:
+            with self.emitter.within(part):
+                found.append(write(part))
+        return found
+
     @property
     def full(self) -> frozenset[Var]:
-        return frozenset(tile.variable for tile in self.tiling.tiles)
+        return frozenset(tile.variable for tile in self.tiling.dimensions)
 
     def collapsed(self, function: str, value: str) -> str:
         """Call of a built-in reduction of a block along the row."""
@@ -73,6 +86,8 @@ class RowWriter:
 
     def begins_at_vectors(self, *roots: Expr) -> bool:
         """Whether rows, of all that ``roots`` load along them, are sure to begin where whole vectors of elements do."""
+        if self.tiling.edges is not None:
+            return self.emitter.row_part is None
         divisible = self.emitter.divisible
         for each in loads(*roots):
             (offset,), unit = each.coords, VECTOR // max(2, each.dtype.itemsize)
@@ -97,9 +112,17 @@ class RowWriter:
             scope.line(f"{found[0]}, {found[1]} = {self.collapsed_by(f'{node.payload.kind}_of', best, number)}")
             return f"{found[1]}.to(tl.int64)"
         dtype = accumulator(node.payload.kind, node.dtype)
-        value = self.element(node.args[0], dtype, scope)
-        value = self.inside(value, literal(neutral_value(node.payload.kind, dtype), dtype), scope)
-        return from_accumulator(self.total(node.payload.kind, dtype, value), dtype, node.dtype)
+        kind, neutral = node.payload.kind, literal(neutral_value(node.payload.kind, dtype), dtype)
+
+        def total(inside: Scope) -> str:
+            return self.total(kind, dtype, self.inside(self.element(node.args[0], dtype, inside), neutral, inside))
+
+        return from_accumulator(self.combined(kind, dtype, self.each(scope, total)), dtype, node.dtype)
+
+    def combined(self, kind: str, dtype: torch.dtype, totals: list[str]) -> str:
+        """The reduction of the totals of parts."""
+        text = functools.reduce(lambda a, b: combine_text(kind, dtype.is_floating_point, a, b), totals)
+        return text if len(totals) == 1 else f"({text})"
 
     def _moments(self, node: Expr, scope: Scope, which: str) -> str:
         """Mean, or sum of squared differences from it: sums, without divisions by element.
@@ -108,24 +131,40 @@ class RowWriter:
         """
         if (which, node) not in scope.names:
             emitter, dtype = self.emitter, node.dtype
-            value = self.element(node.args[0], dtype, scope)
-            mean, apart, squares = emitter.fresh("mean"), emitter.fresh("d"), emitter.fresh("squares")
-            scope.line(f"{mean} = {self.over_row(self.collapsed('tl.sum', self.inside(value, '0.0', scope)), dtype)}")
-            scope.line(f"{apart} = {self.inside(f'{value} - {mean}', '0.0', scope)}")
+            mean, squares = emitter.fresh("mean"), emitter.fresh("squares")
+
+            def total(inside: Scope) -> str:
+                value = self.element(node.args[0], dtype, inside)
+                return self.collapsed("tl.sum", self.inside(value, "0.0", inside))
+
+            def distance(inside: Scope) -> str:
+                apart, value = emitter.fresh("d"), self.element(node.args[0], dtype, inside)
+                inside.line(f"{apart} = {self.inside(f'{value} - {mean}', '0.0', inside)}")
+                return apart
+
+            scope.line(f"{mean} = {self.over_row(self.combined('sum', dtype, self.each(scope, total)), dtype)}")
+            apart = self.each(scope, distance)
             if has_exact_mean(node):
-                scope.line(f"{squares} = {self.collapsed('tl.sum', f'{apart} * {apart}')}")
+                totals = [self.collapsed("tl.sum", f"{d} * {d}") for d in apart]
+                scope.line(f"{squares} = {self.combined('sum', dtype, totals)}")
             else:
-                mean, squares = self.corrected(mean, apart, f"{apart} * {apart}", dtype, scope)
+                mean, squares = self.corrected(mean, [(d, f"{d} * {d}") for d in apart], dtype, scope)
             scope.names["mean", node], scope.names["m2", node] = mean, squares
         return scope.names[which, node]
 
-    def corrected(self, near: str, apart: str, square: str, dtype: torch.dtype, scope: Scope) -> tuple[str, str]:
-        """Mean and sum of squares by the differences from ``near`` and their squares.
+    def corrected(self, near: str, apart: list[tuple[str, str]], dtype: torch.dtype, scope: Scope) -> tuple[str, str]:
+        """Mean and sum of squares by the differences from ``near`` and their squares, of each part of the row.
 
         Both are summed at once, which is one exchange between the warps.
         """
-        rest, squares, off, mean, m2 = map(self.emitter.fresh, ("rest", "squares", "off", "mean", "m2"))
-        scope.line(f"{rest}, {squares} = {self.collapsed_by('sums_of', apart, square)}")
+        found = []
+        for each in apart:
+            found.append((self.emitter.fresh("rest"), self.emitter.fresh("squares")))
+            scope.line(f"{', '.join(found[-1])} = {self.collapsed_by('sums_of', *each)}")
+        off, mean, m2 = map(self.emitter.fresh, ("off", "mean", "m2"))
+        rest, squares = found[0]
+        for more in found[1:]:
+            scope.line(f"{rest}, {squares} = sums_of({rest}, {squares}, {', '.join(more)})")
         scope.line(f"{off} = {self.over_row(rest, dtype)}")
         scope.line(f"{mean} = corrected_mean({near}, {off})")
         scope.line(f"{m2} = corrected_squares({squares}, {rest}, {off})")

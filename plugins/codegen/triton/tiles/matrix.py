@@ -13,9 +13,10 @@ from turret.ir.analysis.groups import MOST_GROUPS, RowGroups, picked_group
 from turret.ir.expr import OPS, Expr, index_value, rewrite, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, flatten, product, provably_nonnegative, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
+from turret.plugins.codegen.triton.tiles.accesses import stride
 from turret.plugins.codegen.triton.tiles.kernel import Config, DeviceProperties
 from turret.plugins.codegen.triton.tiles.sizes import estimate
-from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile, Tiling, power_of_two, stride
+from turret.plugins.codegen.triton.tiles.tiling import MatrixForm, Tile, Tiling, power_of_two
 
 THIN = 16
 """Rows or columns of the least tile that matrix instructions take: products with no more mostly read memory."""

@@ -76,9 +76,9 @@ def _symbols(value: Size) -> Collection[sympy.Symbol]:
 
 
 def odd(hints: Mapping[str, int]) -> dict[str, int]:
-    """Values of sizes that a kernel which takes none of them for a multiple should be good at: the nearest below that
-    are not."""
-    return {name: value - (value > 0 and value % MULTIPLE == 0) for name, value in hints.items()}
+    """Values of sizes that a kernel which takes none of them for a multiple of anything should be good at: the nearest
+    odd ones below (of 2 it is 2: one is a size of its own)."""
+    return {name: value - (value > 2 and value % 2 == 0) for name, value in hints.items()}
 
 
 def divided_text(value: Size, namer: Namer, divisible: Collection[str]) -> str:

@@ -16,10 +16,11 @@ from turret.graph.scalar_ops import neutral_value
 from turret.ir.analysis.contraction import has_matrix_product
 from turret.ir.conditions import operand_guard
 from turret.ir.expr import Expr, call, constant, index_value, load, part, reduce, rewrite, size_value, walk
-from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
-from turret.ir.nest import Nest, corrected_moment, has_exact_mean, plain_moment
+from turret.ir.index import Index, Size, Var, flatten, hinted, product, size, unflatten
+from turret.ir.nest import Nest, combined, corrected_moment, has_exact_mean, plain_moment
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
+from turret.plugins.codegen.triton.tiles.accesses import has_moments, is_along_row, moved_values
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
@@ -27,11 +28,10 @@ from turret.plugins.codegen.triton.tiles.specialization import MULTIPLE
 from turret.plugins.codegen.triton.tiles.split_kernel import Part, Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import (
     PERSISTENT_OUTER,
+    VECTOR,
     WALKED_IN_PART,
     WalkedColumns,
-    has_moments,
-    is_along_row,
-    moved_values,
+    columns_to_any_row,
     walked_columns,
 )
 
@@ -41,6 +41,8 @@ ENOUGH_ROWS = 256
 """Rows a multiprocessor that leave none without programs, whichever way they lie."""
 LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
+LEAST_GATHERED = 4096, 128
+"""The same two where values are read from computed places, each of which is another part of memory."""
 RESIDENT = 2
 """Programs that a multiprocessor should have, of contiguous rows; ``WalkedColumns`` has it for rows side by side."""
 NARROWEST = 16
@@ -60,12 +62,25 @@ def split(
     inner = tuple(v for v in kernel.inner if v.extent != 1)
     if not inner or not _is_splittable(kernel, inner):
         return Stages((kernel,))
-    parts = _matrix_parts(kernel, declarations, properties, hints)
-    if parts is None:
-        parts = _parts(kernel, outer, inner, declarations, properties, hints)
-    if parts < 2:
+    cut = _matrix_parts(kernel, declarations, properties, hints)
+    if cut is None:
+        cut = _cut(kernel, outer, inner, declarations, properties, hints)
+    if cut.parts < 2:
         return Stages((kernel,))
-    return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, parts).run()
+    return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, cut).run()
+
+
+@attrs.frozen
+class _Cut:
+    """Into how many parts each row is cut, 1 for none.
+
+    ``interleaved``: a part has each so many-th element, and not neighbours.  ``flat``: parts end anywhere in the row,
+    and not between two steps of its outermost loop alone.
+    """
+
+    parts: int
+    interleaved: bool = False
+    flat: bool = False
 
 
 def _roots(stores: Iterable[Store]) -> list[Expr]:
@@ -85,45 +100,103 @@ def _is_splittable(kernel: Kernel, inner: tuple[Var, ...]) -> bool:
 
 def _matrix_parts(
     kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties, hints: Mapping[str, int]
-) -> int | None:
-    """Into how many parts to split the depth of a product of matrices; None for other kernels."""
+) -> _Cut | None:
+    """How to split the depth of a product of matrices; None for other kernels."""
     if not any(has_matrix_product(root) for root in _roots(kernel.stores)):
         return None
     nest = normalise(kernel, declarations, hints)
     form = matrix_form(nest)
-    return None if form is None else depth_parts(nest, form, properties)
+    return None if form is None else _Cut(depth_parts(nest, form, properties))
 
 
-def _parts(
+def _cut(
     kernel: Kernel,
     outer: tuple[Var, ...],
     inner: tuple[Var, ...],
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties,
     hints: Mapping[str, int],
-) -> int:
-    """Into how many parts to split each row; 1 for none."""
+) -> _Cut:
+    """How to split each row."""
     rows = hinted(product(v.extent for v in outer), hints)
     row = hinted(product(v.extent for v in inner), hints)
     if rows is None or rows >= ENOUGH_ROWS * properties.multiprocessors:
-        return 1
+        return _Cut(1)
     nest = normalise(kernel, declarations, hints)
     contiguous = bool(nest.inner) and is_along_row(nest)
     if row is None:
-        return SYMBOLIC_PARTS if rows <= 4 else 1
+        return _Cut(SYMBOLIC_PARTS if rows <= 4 else 1)
+    return (_cut_along if contiguous else _cut_across)(nest, inner[0].extent, rows, row, properties.multiprocessors)
+
+
+def _cut_along(nest: Nest, head: Size, rows: int, row: int, multiprocessors: int) -> _Cut:
+    """How to split contiguous rows."""
+    gathered = any(at.values for _, at in nest.accesses()[0] if at.variables & frozenset(nest.inner))
+    work, shortest = LEAST_GATHERED if gathered else (LEAST_WORK, LEAST_CHUNK[True])
+    if rows * row < work:
+        return _Cut(1)
+    parts = _parts_of_rows(rows, row, hinted(head, nest.hints), shortest, multiprocessors)
+    return _Cut(parts, flat=_is_flat(nest, parts, head))
+
+
+def _cut_across(nest: Nest, head: Size, rows: int, row: int, multiprocessors: int) -> _Cut:
+    """How to split rows side by side."""
     if rows * row < LEAST_WORK:
-        return 1
-    head = hinted(inner[0].extent, hints)
-    if contiguous:
-        return _parts_of_rows(rows, row, head, properties.multiprocessors)
-    return _parts_of_columns(nest, rows, row, head, properties.multiprocessors)
+        return _Cut(1)
+    parts = _parts_of_columns(nest, rows, row, hinted(head, nest.hints), multiprocessors)
+    unit = _vectors_abreast(nest)
+    if parts < 2 or unit is None or row < unit * LEAST_CHUNK[False]:
+        return _Cut(parts)
+    wanted = min(_missing(columns_to_any_row(nest), rows, multiprocessors), row // LEAST_CHUNK[False])
+    return _Cut(max(unit, wanted // unit * unit), interleaved=True)
 
 
-def _parts_of_rows(rows: int, row: int, head: int | None, multiprocessors: int) -> int:
-    """The parts of rows of which each takes a program."""
+def _is_flat(nest: Nest, parts: int, head: Size) -> bool:
+    """Whether parts of a known length should not be of whole steps of the row's outermost loop: they would begin
+    where no vector of elements does, and indices are as simple without."""
+    length = product(v.extent for v in nest.inner)
+    if parts < 2 or not isinstance(length, int) or not isinstance(head, int):
+        return False
+    steps = -(-head // parts)
+    if steps * parts == head and length // head * steps % MULTIPLE == 0:
+        return False
+    return all(
+        index.is_affine and _is_dense(index, nest.inner)
+        for index in nest.indices()
+        if index.variables & frozenset(nest.inner)
+    )
+
+
+def _is_dense(index: Index, loops: tuple[Var, ...]) -> bool:
+    """Whether an index that moves evenly counts the points of some loops, the last of which is the fastest."""
+    step: Size = 1
+    for variable in reversed(loops):
+        if index.coefficient(variable) != step:
+            return False
+        step = size(step * variable.extent)
+    return True
+
+
+def _vectors_abreast(nest: Nest) -> int | None:
+    """Of rows side by side that begin at other places of a vector one after another: how many steps along them lie a
+    whole number of vectors apart.  None where all begin at vectors, or are no dense matrix, or not just reduced."""
+    kinds = {node.payload.kind for node in nest.reductions}
+    stored = any(store.variables & frozenset(nest.inner) for store in nest.stores)
+    if len(nest.inner) != 1 or stored or kinds & {"welford", "argmin", "argmax"}:
+        return None
+    reads = [(tensor, at) for tensor, at in nest.accesses()[0] if at.variables >= frozenset(nest.loops)]
+    if not reads or any(not _is_dense(at, (*nest.inner, *nest.outer)) for _, at in reads):
+        return None
+    unit = max(VECTOR // nest.tensors[tensor].dtype.itemsize for tensor, _ in reads)
+    abreast = hinted(product(v.extent for v in nest.outer), nest.hints)
+    return None if unit < 2 or abreast is None or abreast % unit == 0 else unit
+
+
+def _parts_of_rows(rows: int, row: int, head: int | None, shortest: int, multiprocessors: int) -> int:
+    """The parts of rows of which each takes a program, with ``shortest`` elements or more."""
     if rows >= multiprocessors:
         return 1
-    return _near_divisor(min(-(-RESIDENT * multiprocessors // rows), row // LEAST_CHUNK[True]), head, row)
+    return _near_divisor(min(-(-RESIDENT * multiprocessors // rows), row // shortest), head, row)
 
 
 def _parts_of_columns(nest: Nest, columns: int, row: int, head: int | None, multiprocessors: int) -> int:
@@ -176,36 +249,55 @@ def _cut_length(parts: int, head: int | None, row: int) -> int:
 
 
 class _Splitter:
-    def __init__(self, kernel: Kernel, declarations: dict[str, TensorDecl], parts: int) -> None:
+    def __init__(self, kernel: Kernel, declarations: dict[str, TensorDecl], cut: _Cut) -> None:
         change = operand_guard(_roots(kernel.stores), kernel.inner, declarations)
         if change is not None:
             kernel = attrs.evolve(kernel, stores=tuple(store.changed(change) for store in kernel.stores))
-        self.kernel, self.declarations, self.parts = kernel, declarations, parts
+        self.kernel, self.declarations, self.parts = kernel, declarations, cut.parts
         self.outer, self.inner = kernel.outer, kernel.inner
         self.device = declarations[kernel.stores[0].tensor].device
         self.tensors: dict[str, TensorDecl] = {}
         self.kernels: list[Kernel] = []
-        self._cut()
-
-    def _cut(self) -> None:
-        """Choose the variables of parts and of the row inside a part."""
-        head, *rest = self.inner
         taken = {v.name for v in (*self.outer, *self.inner)}
         self.piece = Var(_free("part", taken), self.parts)
-        linear = not isinstance(head.extent, int) or head.extent < self.parts
-        length: Size = product(v.extent for v in self.inner) if linear else head.extent
-        if isinstance(length, int):
-            chunk: Size = -(-length // self.parts)
-            self.even = chunk * self.parts == length
-            self.masked = not self.even
+        # Where the row is interleaved, the elements behind the last that all parts have: how many, and where in a part.
+        self.left: Size = 0
+        self.last: dict[Var, Index] = {}
+        if cut.interleaved:
+            self._interleave(_free("piece", taken))
         else:
-            most = self.parts * MULTIPLE  # so Triton sees that each part begins where vectors are loaded
-            chunk = size(MULTIPLE * sympy.floor((length + most - 1) / sympy.Integer(most)))
-            self.even = self.masked = False  # a program's row ends where the whole one does
+            self._cut(_free("piece", taken), cut.flat)
+
+    def _interleave(self, name: str) -> None:
+        """Choose the variable of the row inside a part, where parts have one element after another in turn."""
+        (head,) = self.inner
+        length = head.extent
+        chunk = (
+            length // self.parts if isinstance(length, int) else size(sympy.floor(length / sympy.Integer(self.parts)))
+        )
+        local = Var(name, chunk)
+        self.mapping: dict[Var, Index] = {head: local.index * self.parts + self.piece.index}
+        self.local: tuple[Var, ...] = (local,)
+        self.left = size(length - chunk * self.parts)
+        self.last = {head: Index.constant(size(chunk * self.parts)) + self.piece.index}
+        self.part: Part | None = None
+        self.even = self.masked = False
+        # The rows that have one more lie side by side, and are counted as one number with the place in a row.
+        abreast = product(v.extent for v in self.outer)
+        place = flatten((self.piece.index, *self._rows()), (self.parts, *(v.extent for v in self.outer)))
+        self.inside = call("lt", index_value(place), size_value(size(self.left * abreast)))
+
+    def _cut(self, name: str, flat: bool) -> None:
+        """Choose the variables of the row inside a part of neighbours."""
+        head, *rest = self.inner
+        linear = flat or not isinstance(head.extent, int) or head.extent < self.parts
+        length: Size = product(v.extent for v in self.inner) if linear else head.extent
+        ends = flat or not isinstance(length, int)  # a program's row ends where the whole one does
+        chunk = self._length_in_part(length, ends)
         loops = (*self.outer, *self.inner)
         symbolic = not all(isinstance(v.extent, int) for v in loops)
-        self.part = Part(self.piece, None if isinstance(length, int) else length) if symbolic else None
-        local = Var(_free("piece", taken), chunk)
+        self.part = Part(self.piece, length if ends else None) if symbolic or ends else None
+        local = Var(name, chunk)
         position = self.piece.index * chunk + local
         if linear:
             places = unflatten(position, tuple(v.extent for v in self.inner))
@@ -216,8 +308,19 @@ class _Splitter:
         if chunk == 1:  # reductions bind no loop that runs once
             self.mapping = {v: place.substitute({local: Index.constant(0)}) for v, place in self.mapping.items()}
             within = within[1:]
-        self.local: tuple[Var, ...] = within
+        self.local = within
         self.inside = call("lt", index_value(position), size_value(length))
+
+    def _length_in_part(self, length: Size, ends: bool) -> Size:
+        """How many elements a part has; of the last ones, where a part ``ends`` anywhere, fewer are of the row."""
+        if ends:
+            most = self.parts * MULTIPLE  # so Triton sees that each part begins where vectors are loaded
+            self.even = self.masked = False
+            return size(MULTIPLE * sympy.floor((length + most - 1) / sympy.Integer(most)))
+        chunk = -(-length // self.parts)
+        self.even = chunk * self.parts == length
+        self.masked = not self.even
+        return chunk
 
     def run(self) -> Stages:
         """All stages."""
@@ -349,7 +452,14 @@ class _Splitter:
             at = self._hand_on(Expr.make("reduce", (operand, number), torch.int64, self._over(node)), partial)
             finals[node] = reduce(kind, over, best, at)
         else:
-            finals[node] = reduce(kind, over, self._hand_on(reduce(kind, self.local, operand), partial))
+            own = reduce(kind, self.local, operand)
+            if self.left != 0:
+                own = combined(kind, [own, self._behind(value, neutral)], own.dtype)
+            finals[node] = reduce(kind, over, self._hand_on(own, partial))
+
+    def _behind(self, value: Expr, neutral: float | int) -> Expr:
+        """What a part has of the elements behind the last that all parts have."""
+        return call("masked", self.inside, rewrite(value, self.last), constant(neutral, value.dtype))
 
     def _over(self, node: Expr):
         return attrs.evolve(node.payload, variables=self.local)

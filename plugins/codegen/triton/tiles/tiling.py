@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 import torch
@@ -19,6 +19,19 @@ from turret.ir.analysis.groups import RowGroups
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
+from turret.plugins.codegen.triton.tiles.accesses import (
+    has_moments,
+    is_along_row,
+    is_walked_once,
+    large_offsets,
+    moved_by,
+    moved_values,
+    points_of,
+    reduces_row,
+    stored_along,
+    stride,
+    typical_offset,
+)
 from turret.plugins.codegen.triton.tiles.kernel import Config
 from turret.plugins.codegen.triton.tiles.sizes import estimate
 from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
@@ -34,6 +47,13 @@ PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 MANY_ROWS = 2048
 """Rows walked in a loop, one a program, that keep a device busy with few warps each: more of them lie side by side on
 a multiprocessor, and each waits less at the end."""
+MANY_SHARED, SHORTEST_WALKED, LANE_ELEMENTS, ELEMENTS_TAKEN = 2, 2048, 32, 24576
+"""Rows that share so many values of a point, in blocks of so many elements, are walked by programs with so many of them
+a lane; programs have blocks of so many in all for each multiprocessor, which has room for half of them at a time."""
+SHORTEST_EDGED, LEAST_UNIT = 512, 4
+"""Rows from which on it pays to read whole vectors, and the ends by themselves, where rows begin anywhere; and how many
+elements a vector should have.  60001 rows of bfloat16, layer norm and softmax: 513 of them 74 and 73 us (81 and 73 us
+without), 1001 of them 93 and 73 us (137 and 75 us)."""
 SHORT_ROW, SHORTEST_BLOCK = 2048, 64
 """Rows of symbolic length that were at most so long are walked in blocks of about that length, several at a time; and
 the least block, since later rows may be longer."""
@@ -109,6 +129,21 @@ class TileLoop:
 
 
 @attrs.frozen(eq=False)
+class Edges:
+    """Rows that begin anywhere: whole vectors of elements, with fewer elements than a vector has at each end.
+
+    ``unit``: elements of a vector.  ``start``: the offset at which a row begins, in all that has one row for each of
+    them, but for a multiple of the unit.  ``shared``: how many values of a point are read that all rows share.
+    ``walked``: a program has many rows, which begin alike, and reads once what they share.
+    """
+
+    unit: int
+    start: Index
+    shared: int
+    walked: bool = False
+
+
+@attrs.frozen(eq=False)
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
@@ -118,7 +153,8 @@ class Tiling:
     ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
     product of matrices, whose depth is walked in blocks and is no tile.  ``loop``: if not
     None, programs compute several tiles of it each.  ``part``: the part of the row that a program takes, if not all.
-    ``half_filled``: the row has more elements than half of its block.
+    ``half_filled``: the row has more elements than half of its block.  ``edges``: if not None, blocks hold the whole
+    vectors of a row, and its ends come by themselves.
     """
 
     tiles: tuple[Tile, ...]
@@ -134,15 +170,26 @@ class Tiling:
     loop: TileLoop | None = None
     part: Part | None = None
     half_filled: bool = False
+    edges: Edges | None = None
 
     @property
     def row(self) -> Tile | None:
         return self.tiles[-1] if self.tiles and self.tiles[-1].is_row else None
 
+    @property
+    def dimensions(self) -> tuple[Tile, ...]:
+        """The tiles that blocks have a dimension for: of rows with edges a program has one."""
+        return self.tiles if self.edges is None else self.tiles[-1:]
+
+    @property
+    def ends_anywhere(self) -> bool:
+        """Whether programs have parts of a row of which the last ones are shorter."""
+        return self.part is not None and self.part.length is not None
+
     def needs_mask(self, tile: Tile) -> bool:
         """Whether some block of some configuration reaches beyond the tile's extent."""
         in_groups = self.matrix is not None and self.matrix.groups is not None and tile is self.tiles[0]
-        if in_groups:
+        if in_groups or (tile.is_row and (self.ends_anywhere or self.edges is not None)):
             return True
         if not isinstance(tile.extent, int):
             return any(self._block(tile, config) != 1 for config in self.configs)
@@ -182,24 +229,12 @@ def _over_tiles(
     return tuple(tiles), substitute(nest, mapping, rebind)
 
 
-def stride(offset: Index, variable: Var, hints: Mapping[str, int]) -> int | None:
-    """How far an offset moves with a loop, as a number for heuristics; None where it does not move evenly."""
-    if any(variable in atom.variables for atom, _ in offset.terms if not isinstance(atom, Var)):
-        return None
-    return estimate(offset.coefficient(variable), hints)
-
-
 def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) -> tuple[Var, ...]:
     """Largest stride first; loops that ``offset`` does not move evenly with stay where they are."""
     strides = {v: step for v in loops if (step := stride(offset, v, hints))}
     moving = list(strides)
     ordered = iter(sorted(moving, key=lambda v: -abs(strides[v])))
     return tuple(next(ordered) if v in moving else v for v in loops)
-
-
-def _points(offset: Index, loops: tuple[Var, ...], hints: Mapping[str, int]) -> int:
-    # A size that is none for such values of symbols (n - 16) counts as one.
-    return math.prod(max(1, estimate(v.extent, hints)) for v in loops if v in offset.variables)
 
 
 def power_of_two(value: int) -> int:
@@ -236,85 +271,18 @@ def _pointwise(nest: Nest) -> Tiling:
 
 
 def _largest(nest: Nest) -> Index:
-    return max((offset for _, offset in nest.accesses()[1]), key=lambda o: _points(o, nest.outer, nest.hints))
-
-
-def _large(nest: Nest, loops: tuple[Var, ...]) -> list[Index]:
-    """The offsets of accesses that reach more than half as many elements as any."""
-    reads, writes = nest.accesses()
-    offsets = [offset for _, offset in (*reads, *writes)]
-    points = {offset: _points(offset, loops, nest.hints) for offset in offsets}
-    most = max(points.values())
-    return [offset for offset in offsets if 2 * points[offset] > most]
+    return max((offset for _, offset in nest.accesses()[1]), key=lambda o: points_of(o, nest.outer, nest.hints))
 
 
 def large_steps(tiling: Tiling) -> list[tuple[Tile, list[int | None]]]:
     """For each tile, how far the accesses move along it that reach more than half as many elements as any: ``stride``
     of each that varies along it."""
     loops = tuple(tile.variable for tile in tiling.tiles) + tiling.serial + (tiling.program or ())
-    large = _large(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
+    large = large_offsets(attrs.evolve(tiling.nest, stores=tiling.stores), loops)
     return [
         (tile, [stride(at, tile.variable, tiling.nest.hints) for at in large if tile.variable in at.variables])
         for tile in tiling.tiles
     ]
-
-
-def _typical(nest: Nest) -> Index:
-    """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
-    large = _large(nest, nest.loops)
-    leads = [next((v for v in nest.loops if stride(offset, v, nest.hints) == 1), None) for offset in large]
-    lead = max((v for v in leads if v is not None), key=leads.count, default=None)
-    chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]
-    return max(chosen, key=lambda offset: _points(offset, nest.loops, nest.hints))
-
-
-def is_along_row(nest: Nest) -> bool:
-    """Whether memory is contiguous along the row, and not across rows."""
-    typical = _typical(nest)
-    along, across = ([stride(typical, v, nest.hints) for v in loops] for loops in (nest.inner, nest.outer))
-    return 1 in along or 1 not in across
-
-
-def moved_values(nest: Nest) -> list[torch.dtype]:
-    """The types of the values of a point that are read, or written, when the row is first walked; those that many
-    points share are left out."""
-    along = _stored_along(nest) if is_walked_once(nest) else []
-    first = [operand for operand in _row_operands(nest) if not any(_is_row(nest, node) for node in walk(operand))]
-    values = [root for store in along for root in store.roots]
-    reads = [(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"]
-    return _moved(nest, [*reads, *((store.tensor, store.offset) for store in along)])
-
-
-def _moved(nest: Nest, accesses: Iterable[tuple[str, Index]]) -> list[torch.dtype]:
-    """The types of what distinct accesses move of a point; those that many points share are left out."""
-    total = math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
-    large = (name for name, at in dict.fromkeys(accesses) if 2 * _points(at, nest.loops, nest.hints) > total)
-    return [nest.tensors[name].dtype for name in large]
-
-
-def has_moments(nest: Nest) -> bool:
-    """Whether moments of the row are among what is computed."""
-    return any(_is_row(nest, node) and node.payload.kind == "welford" for node in walk(*nest.roots))
-
-
-def is_walked_once(nest: Nest) -> bool:
-    """Whether reductions of the row and what is stored along it need no result of the row."""
-    along = [root for store in _stored_along(nest) for root in store.roots]
-    return not any(_is_row(nest, node) for node in walk(*_row_operands(nest), *along))
-
-
-def _row_operands(nest: Nest) -> list[Expr]:
-    """What reductions of the row take."""
-    return [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
-
-
-def _stored_along(nest: Nest) -> list[FlatStore]:
-    return [store for store in nest.stores if store.variables & frozenset(nest.inner)]
-
-
-def _is_row(nest: Nest, node: Expr) -> bool:
-    """Whether a node is a reduction of the row."""
-    return node.op == "reduce" and frozenset(node.payload.variables) == frozenset(nest.inner)
 
 
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
@@ -337,8 +305,8 @@ def _leads(nest: Nest, loops: tuple[Var, ...]) -> set[Var]:
     hints = nest.hints
     total = math.prod(estimate(v.extent, hints) for v in loops)
     leads = {loops[-1]}
-    for _, offset in sorted((*reads, *writes), key=lambda access: -_points(access[1], loops, hints)):
-        if _points(offset, loops, hints) * 8 < total or len(leads) == 3:
+    for _, offset in sorted((*reads, *writes), key=lambda access: -points_of(access[1], loops, hints)):
+        if points_of(offset, loops, hints) * 8 < total or len(leads) == 3:
             continue
         strides = {v: stride(offset, v, hints) for v in loops}
         if any(strides[v] == 1 for v in leads):
@@ -425,7 +393,7 @@ def _pointwise_configs(tiles: tuple[Tile, ...], nest: Nest) -> tuple[Config, ...
 def _moves_little(nest: Nest) -> bool:
     """Whether a point reads two values at most, of 16 bits like those that it writes; shared ones are left out."""
     reads, writes = nest.accesses()
-    moved = _moved(nest, reads)
+    moved = moved_by(nest, reads)
     return len(moved) <= 2 and all(
         dtype.itemsize <= 2 for dtype in (*moved, *(nest.tensors[n].dtype for n, _ in writes))
     )
@@ -471,6 +439,8 @@ def held_rows(tiling: Tiling) -> tuple[Tiling, tuple[Size, ...]] | None:
         return None
     block, seen = dict(made.configs[0].constants)["RBLOCK"], hinted(row, nest.hints)
     held = size(row - block)
+    if made.edges is not None:
+        return made, (size(held + 1 - made.edges.unit),)
     if block < HALF_FILLED or seen is None or seen % VECTOR == 0:
         return made, (held,)
     return attrs.evolve(made, half_filled=True), (held, size(block // 2 + 1 - row))
@@ -478,10 +448,10 @@ def held_rows(tiling: Tiling) -> tuple[Tiling, tuple[Size, ...]] | None:
 
 def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tiling:
     """``held``: rows of symbolic length count as no longer than they were."""
-    typical = _typical(nest)
+    typical = typical_offset(nest)
     rows = tuple(v for v in nest.outer if part is None or v is not part.number)
     outer, inner = _by_stride(rows, typical, nest.hints), nest.inner
-    if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
+    if not any(map(_counts_along, walk(*nest.roots))):
         inner = _by_stride(inner, typical, nest.hints)
     groups = [("x", outer)] if outer else []
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
@@ -489,16 +459,108 @@ def _reduction(nest: Nest, part: Part | None = None, held: bool = False) -> Tili
     row = tiles[-1].extent
     shared = along_row and _phases(nest) == 1 and _shares_rows(nest)
     longest = LONGEST_SHARED if shared else _longest_block(nest, along_row)
-    known = hinted(row, nest.hints) if held else row
-    persistent = isinstance(known, int) and known <= longest
+    edges = None if part is not None or shared else _edges(nest, tiles, stores)
+    persistent = _is_persistent(hinted(row, nest.hints) if held else row, longest, None if held else part)
     if shared:
         made = _shared_configs(row, persistent)
+    elif edges is not None:
+        made = _edged_configs(tiles, nest, edges, persistent)
     elif persistent:
         made = _persistent_configs(tiles, power_of_two(estimate(row, nest.hints)), along_row, nest.hints)
     else:
         made = _looped_configs(tiles, along_row, nest, part)
     configs = _even_first(tiles, made)
-    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part)
+    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row, part=part, edges=edges)
+
+
+def _is_persistent(row: Size | None, longest: int, part: Part | None) -> bool:
+    """Whether a row should lie in one block: of a part that may be shorter the last block alone is masked, where it is
+    walked."""
+    ends_anywhere = part is not None and part.length is not None
+    return isinstance(row, int) and row <= longest and not ends_anywhere
+
+
+def _edges(nest: Nest, tiles: tuple[Tile, ...], stores: tuple[FlatStore, ...]) -> Edges | None:
+    """Where rows begin that do not begin at vectors; None where they do, or some do elsewhere than others.
+
+    What all rows share (a weight) is then read element by element, by lanes that hold neighbours.
+    """
+    row, hints = tiles[-1], nest.hints
+    if not is_along_row(nest) or len(tiles) < 2 or estimate(row.extent, hints) < SHORTEST_EDGED:
+        return None
+    along = _moved_along(row.variable, stores)
+    own = [(t, at) for t, at in along if all(tile.variable in at.variables for tile in tiles)]
+    if not own or any(stride(at, row.variable, hints) != 1 for _, at in along):
+        return None
+    unit = max(VECTOR // max(2, nest.tensors[tensor].dtype.itemsize) for tensor, _ in own)
+    start, *others = (at - row.variable.index for _, at in own)
+    apart = any(not _is_apart_by(other - start, unit, {}) for other in others)
+    if apart or unit < LEAST_UNIT or _is_apart_by(start, unit, hints):
+        return None
+    return Edges(unit, start, len(set(along).difference(own)))
+
+
+def _moved_along(row: Var, stores: tuple[FlatStore, ...]) -> list[tuple[str, Index]]:
+    """What is read and written along a row; nothing where the order of its elements matters."""
+    nodes = list(walk(*(root for store in stores for root in store.roots)))
+    if any(map(_counts_along, nodes)) or any(store.mode is not None for store in stores):
+        return []
+    reads = [(node.tensor, node.coords[0]) for node in nodes if node.op == "load"]
+    return [(t, at) for t, at in (*reads, *((s.tensor, s.offset) for s in stores)) if row in at.variables]
+
+
+def _counts_along(node: Expr) -> bool:
+    """Whether the order of a row's elements matters to a node."""
+    return node.op == "scan" or (node.op == "reduce" and node.payload.kind in _ARGUMENTS)
+
+
+_ARGUMENTS = ("argmin", "argmax")
+
+
+def rows_walked(tiling: Tiling, multiprocessors: int) -> Tiling:
+    """The tiling with rows of one block walked by as many programs as there is room for, where rows begin anywhere and
+    share much.
+
+    What they share is an instruction for each element: a layer norm of 16383 x 4095 bfloat16 takes 113 us with a
+    program for each row, 76 us so on an H200.  Each next row is loaded before the one in hand is computed.
+    """
+    edges = tiling.edges
+    if edges is None or edges.shared < MANY_SHARED or not tiling.persistent or len(tiling.tiles) != 2:
+        return tiling
+    block = dict(tiling.configs[0].constants)["RBLOCK"]
+    beside = ELEMENTS_TAKEN // block
+    even = all(atom is tiling.tiles[0].variable for atom, _ in edges.start.terms)
+    if block < SHORTEST_WALKED or beside < 2 or not even:
+        return tiling
+    configs = []
+    for factor in (1, 2):
+        programs = max(1, beside * multiprocessors // factor // edges.unit) * edges.unit
+        constants = {"PROGRAMS": programs, "RBLOCK": block, "XBLOCK": 1}
+        configs.append(_config(constants, block // LANE_ELEMENTS // 32 * factor))
+    return attrs.evolve(tiling, configs=tuple(configs), edges=attrs.evolve(edges, walked=True))
+
+
+def _edged_configs(tiles: tuple[Tile, ...], nest: Nest, edges: Edges, persistent: bool) -> list[Config]:
+    """Configurations of programs that have one row.
+
+    What rows share is an instruction for each element, and a lane that has more of them has more under way: RMS norm of
+    16383 x 4095 bfloat16 70 us with 4 warps, 74 us with 8.
+    """
+    if persistent:
+        length = estimate(tiles[-1].extent, nest.hints)
+        vectors = max(edges.unit, length - length % edges.unit)
+        made = _persistent_configs(tiles, power_of_two(vectors), True, nest.hints)
+    else:
+        made = _looped_configs(tiles, True, nest, None)
+    fewer = 2 if persistent and edges.shared else 1
+    blocks = [(dict(config.constants)["RBLOCK"], max(1, config.num_warps // fewer)) for config in made]
+    return [_config({"RBLOCK": block, "XBLOCK": 1}, warps) for block, warps in blocks]
+
+
+def _is_apart_by(distance: Index, unit: int, hints: Mapping[str, int]) -> bool:
+    """Whether a distance is a multiple of ``unit`` elements; with ``hints``, whether it was."""
+    seen = [hinted(step, hints) for step in (distance.const, *(step for _, step in distance.terms))]
+    return all(step is not None and step % unit == 0 for step in seen)
 
 
 def _longest_block(nest: Nest, along_row: bool) -> int:
@@ -514,7 +576,7 @@ def _shares_rows(nest: Nest) -> bool:
     It comes from the cache, but is in the way there, and what is computed of it each program computes.
     """
     rows = math.prod(estimate(v.extent, nest.hints) for v in nest.outer)
-    if rows < MANY_SHARING or _stored_along(nest):
+    if rows < MANY_SHARING or stored_along(nest):
         return False
     along = {node for node in walk(*nest.roots) if node.op == "load" and set(nest.inner) & node.variables}
     own = sum(node.dtype.itemsize for node in along if set(nest.outer) & node.variables)
@@ -556,14 +618,9 @@ def _element_bytes(nest: Nest) -> int:
     return sum(node.dtype.itemsize for node in found if set(nest.outer) & node.variables)
 
 
-def _order_matters(nest: Nest) -> bool:
-    """Whether an arg reduction is there: its first best element should be met first."""
-    return any(node.op == "reduce" and node.payload.kind.startswith("arg") for node in walk(*nest.roots))
-
-
 def _phases(nest: Nest) -> int:
     """How often the row is walked: once for each reduction that needs another's result, and once for stores."""
-    is_row = functools.partial(_is_row, nest)
+    is_row = functools.partial(reduces_row, nest)
     nodes = list(walk(*nest.roots))
     at_once = softmax_sums(filter(is_row, nodes), is_row)
     levels: dict[Expr, int] = {}
@@ -571,7 +628,7 @@ def _phases(nest: Nest) -> int:
         below = max((levels[child] for child in node.children()), default=0)
         levels[node] = levels[at_once[node]] if node in at_once else below + is_row(node)
     rows = max(levels.values(), default=0)
-    return rows + bool(_stored_along(nest))
+    return rows + bool(stored_along(nest))
 
 
 def _persistent_configs(tiles: tuple[Tile, ...], row: int, along_row: bool, hints: Mapping[str, int]) -> list[Config]:
@@ -606,23 +663,24 @@ def _warps(elements: int) -> list[int]:
 
 def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, nest: Nest, part: Part | None) -> list[Config]:
     row, hints = tiles[-1].extent, nest.hints
-    if len(tiles) == 1:
-        return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
+    if len(tiles) == 1:
+        most = 8192 if seen is None or seen > SHORT_ROW else max(SHORTEST_BLOCK, power_of_two(seen))
+        shapes = ((4096, 16), (2048, 8), (8192, 16))
+        return [_config({"RBLOCK": _block(row, min(most, b))}, min(w, max(1, most // 256))) for b, w in shapes]
     rows = estimate(tiles[0].extent if part is None else tiles[0].extent * part.number.extent, hints)
-    shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
-        shapes = _column_shapes(rows, walked_columns(nest))
+        blocks = _column_shapes(rows, walked_columns(nest))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
         # Most of a longer block would be masked off.
         block = max(SHORTEST_BLOCK, power_of_two(seen))
-        shapes = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
+        blocks = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
     elif rows < MANY_ROWS:
-        shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
+        blocks = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
     else:
-        shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
+        blocks = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
     most = _block(tiles[0].extent, 1024)
-    return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in shapes]
+    return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in blocks]
 
 
 def _column_shapes(columns: int, walked: WalkedColumns) -> tuple[tuple[int, int, int], ...]:
@@ -653,7 +711,7 @@ WALKED_IN_PART = WalkedColumns(32, 64, 16)
 VECTOR = 16
 """Bytes that a thread loads in one instruction where it may; so many elements of any type are whole vectors."""
 FEW_IN_PART = 4
-"""Blocks of rows of symbolic length from which on the last, which alone is masked, counts for little."""
+"""Blocks of rows from which on the last, which alone is masked, counts for little."""
 
 
 def walked_columns(nest: Nest) -> WalkedColumns:
@@ -663,27 +721,47 @@ def walked_columns(nest: Nest) -> WalkedColumns:
     to 90; float32 16384 x 4096 53 to 93, 200704 x 256 53 to 77.  Two values a point, bfloat16: 39 to 89, 38 to 56, 43
     to 52; float32 56 to 98, 53 to 52.
     """
-    moved = moved_values(nest)
-    many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
-    reductions = sum(_is_row(nest, node) for node in walk(*nest.roots))
-    if len(moved) > 1 or reductions > 1 or has_moments(nest):  # each keeps blocks of results in registers
-        walked = WalkedColumns(32, 128, 4)
-    elif any(dtype.itemsize > 2 for dtype in moved):
-        walked = WalkedColumns(32, 256, 8 if many else 2)
-    else:
-        walked = WalkedColumns(64 if many else 32, 256, 2)
+    walked, moved = columns_in_vectors(nest), moved_values(nest)
     length = product(v.extent for v in nest.inner)
-    if isinstance(length, int):
-        return walked if length % walked.rows == 0 else WALKED_IN_PART
-    if estimate(length, nest.hints) < FEW_IN_PART * walked.rows:
+    if isinstance(length, int) and length % walked.rows == 0:
+        return walked
+    seen = estimate(length, nest.hints)
+    if seen < FEW_IN_PART * walked.rows:
         return WALKED_IN_PART
     if _begins_at_vectors(nest, moved):
-        return walked
+        return walked if seen % walked.rows == 0 else columns_to_any_row(nest)
+    if isinstance(length, int):
+        return WALKED_IN_PART
     return WalkedColumns(walked.columns, walked.rows // 2, 2 * walked.resident)  # each element is a load
+
+
+def columns_to_any_row(nest: Nest) -> WalkedColumns:
+    """The same of columns of which the last block of rows alone, whatever it has, is masked.
+
+    16383 x 4095 bfloat16 in blocks of 128 x 64, 128 x 128 and 64 x 128: 37.1, 40.1 and 37.7 us, of symbolic length 68,
+    36.9 and 45.4 us: it hangs on the order in which ptxas has a block's loads.
+    """
+    walked = columns_in_vectors(nest)
+    if walked.columns == WALKED_IN_PART.columns:
+        return walked
+    known = isinstance(product(v.extent for v in nest.inner), int)
+    return attrs.evolve(walked, columns=128, rows=64 if known else 128)
+
+
+def columns_in_vectors(nest: Nest) -> WalkedColumns:
+    """The same of columns whose every block is read in whole vectors of elements."""
+    moved = moved_values(nest)
+    many = math.prod(estimate(v.extent, nest.hints) for v in nest.loops) >= MANY_WALKED
+    reductions = sum(reduces_row(nest, node) for node in walk(*nest.roots))
+    if len(moved) > 1 or reductions > 1 or has_moments(nest):  # each keeps blocks of results in registers
+        return WalkedColumns(32, 128, 4)
+    if any(dtype.itemsize > 2 for dtype in moved):
+        return WalkedColumns(32, 256, 8 if many else 2)
+    return WalkedColumns(64 if many else 32, 256, 2)
 
 
 def _begins_at_vectors(nest: Nest, moved: list[torch.dtype]) -> bool:
     """Whether rows of columns begin where vectors do, if they are like those that the graph was made for."""
-    typical = _typical(nest)
+    typical = typical_offset(nest)
     steps = [estimate(typical.coefficient(v), nest.hints) for v in nest.inner]
     return all(step * dtype.itemsize % VECTOR == 0 for step in steps for dtype in moved)

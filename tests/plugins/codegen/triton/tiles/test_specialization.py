@@ -89,7 +89,7 @@ def test_rows_as_long_as_the_first_lie_in_one_block_and_longer_ones_are_walked()
     share = call("div", load("x", (kernel.outer[0].index, j.index), BF16), total)
     y = attrs.evolve(declarations["x"], name="y")
     shares = attrs.evolve(kernel, stores=(Store("y", (kernel.outer[0].index, j.index), share, None),))
-    for columns, block in ((512, 512), (500, 512), (513, 1024)):
+    for columns, block in ((512, 512), (500, 512), (513, 512), (521, 1024)):
         (made,) = emit(shares, {**declarations, "y": y}, DeviceProperties(), {"s0": 4096, "s1": columns})
         assert all(dict(config.constants)["RBLOCK"] == block for config in made.configs) and "for " not in made.source
         assert made.chosen_for({"s0": 16, "s1": block}) is made
@@ -247,13 +247,13 @@ def test_what_is_sure_to_be_a_multiple_of_8(value: Size, is_one: bool) -> None:
     assert is_multiple(value, 8, ("s0",)) is is_one
 
 
-def test_long_rows_that_begin_anywhere_fill_half_of_their_block() -> None:
+def test_long_rows_that_do_not_begin_alike_fill_half_of_their_block() -> None:
     kernel, declarations = row_kernel(row_sum=True)
     (store,) = kernel.stores
     places = (kernel.outer[0].index, kernel.inner[0].index)
     share = Store("y", places, call("div", load("x", places, BF16), store.expr), None)
     shares = attrs.evolve(kernel, stores=(share,))
-    declarations["y"] = attrs.evolve(declarations["x"], name="y")
+    declarations["y"] = attrs.evolve(declarations["x"], name="y", stride=(size(COLUMNS + 1), 1))
     (odd,), (even,), (short,) = (
         emit(shares, declarations, DeviceProperties(), {"s0": 4096, "s1": columns}) for columns in (4095, 4096, 511)
     )
