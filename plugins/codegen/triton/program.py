@@ -61,92 +61,89 @@ def emit(
     if len(stages.kernels) == 1:
         stages = split(kernel, declarations, properties, hints)
     tensors = {**declarations, **stages.tensors}
-    waits = properties.capability >= WAITS_FROM
-    rivals = properties if tuned and len(stages.kernels) == 1 else None
-    many = properties.multiprocessors
-    found = (_write(k, tensors, waits, hints, given, rivals, stages.part, many) for k in stages.kernels)
+    rivals = tuned and len(stages.kernels) == 1
+    found = (_Writer(k, tensors, properties, hints, given, stages.part).write(rivals) for k in stages.kernels)
     written = [kernel for kernel in found if kernel is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
 
 
-def _write(
-    kernel: Kernel,
-    declarations: dict[str, TensorDecl],
-    waits: bool,
-    hints: Mapping[str, int],
-    given: frozenset[str],
-    rivals: DeviceProperties | None,
-    part: Part | None,
-    multiprocessors: int,
-) -> TritonKernel | None:
-    """One Triton kernel; None where it would store nothing.
+@attrs.frozen(eq=False)
+class _Writer:
+    """Writes one kernel, in as many variants as are worth it.
 
-    ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended.
-    ``rivals``: the device for which to write other kernels beside it.  ``part``: the part of rows that a program takes,
-    where the kernel has a loop over parts."""
-    nest = normalise(kernel, declarations, odd(hints))
-    if not nest.stores:
-        return None
-    emitter = Emitter(rows_walked(_tiling(kernel, nest, part), multiprocessors))
-    made = _written(kernel, emitter, waits, given)
-    if not made.sizes:
-        others = () if rivals is None else _rivals(kernel, emitter.tiling, rivals, waits, given)
-        return attrs.evolve(made, rivals=others)
-    made = _with_faster(kernel, emitter, emitter.tiling, (), made, waits, given, multiprocessors)
-    if not any(value % MULTIPLE == 0 for value in hints.values()):
-        return made
-    aligned = _tiling(kernel, normalise(kernel, declarations, hints), part)
-    divisible = multiples(aligned)
-    if not divisible:
-        return made
-    return _with_faster(kernel, emitter, aligned, divisible, made, waits, given, multiprocessors)
-
-
-def _with_faster(
-    kernel: Kernel,
-    general: Emitter,
-    tiling: Tiling,
-    divisible: tuple[str, ...],
-    made: TritonKernel,
-    waits: bool,
-    given: frozenset[str],
-    multiprocessors: int,
-) -> TritonKernel:
-    """A kernel for sizes like those that the graph was made for, with ``made``, which assumes less, beside it.
-
-    ``general``: what wrote the kernel that assumes nothing.  ``tiling``: one that walks rows of symbolic length.
-    ``divisible``: symbols to take for multiples of 16.
+    ``declarations``, ``hints``, ``given`` as for ``emit``; ``part``: the part of rows that a program takes, where the
+    kernel has a loop over parts.
     """
-    # A symbol without a hint may be the bits of a float.
-    known = tiling.nest.hints.keys() >= set(made.sizes)
-    narrow = _narrow_sizes(general, tiling) if known else None
-    held, ends = (held_rows(tiling) if known else None) or (tiling, ())
-    if not divisible and narrow is None and held is tiling:
-        return made
-    faster = Emitter(rows_walked(held, multiprocessors), narrow is not None, divisible)
-    fast = _written(kernel, faster, waits, given)
-    divisible = tuple(name for name in divisible if name in faster.symbols)
-    assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
-    if not assumes or (fast.name == made.name and not divisible):
-        return made
-    parameters = frozenset(faster.symbols[name] for name in divisible)
-    return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
+
+    kernel: Kernel
+    declarations: dict[str, TensorDecl]
+    properties: DeviceProperties
+    hints: Mapping[str, int]
+    given: frozenset[str]
+    part: Part | None
+
+    def write(self, rivals: bool) -> TritonKernel | None:
+        """The kernel, with ``rivals`` beside it where they are wanted; None where it would store nothing."""
+        nest = normalise(self.kernel, self.declarations, odd(self.hints))
+        if not nest.stores:
+            return None
+        emitter = self._emitter(_tiling(self.kernel, nest, self.part))
+        made = self._written(emitter)
+        if not made.sizes:
+            return attrs.evolve(made, rivals=self._rivals(emitter.tiling) if rivals else ())
+        made = self._with_faster(emitter, emitter.tiling, (), made)
+        if not any(value % MULTIPLE == 0 for value in self.hints.values()):
+            return made
+        aligned = _tiling(self.kernel, normalise(self.kernel, self.declarations, self.hints), self.part)
+        divisible = multiples(aligned)
+        return self._with_faster(emitter, aligned, divisible, made) if divisible else made
+
+    def _emitter(self, tiling: Tiling, narrow: bool = False, divisible: tuple[str, ...] = ()) -> Emitter:
+        return Emitter(rows_walked(tiling, self.properties.multiprocessors), narrow, divisible)
+
+    def _with_faster(
+        self, general: Emitter, tiling: Tiling, divisible: tuple[str, ...], made: TritonKernel
+    ) -> TritonKernel:
+        """A kernel for sizes like those that the graph was made for, with ``made``, which assumes less, beside it.
+
+        ``general``: what wrote the kernel that assumes nothing.  ``tiling``: one that walks rows of symbolic length.
+        ``divisible``: symbols to take for multiples of 16.
+        """
+        # A symbol without a hint may be the bits of a float.
+        known = tiling.nest.hints.keys() >= set(made.sizes)
+        narrow = _narrow_sizes(general, tiling) if known else None
+        held, ends = (held_rows(tiling) if known else None) or (tiling, ())
+        if not divisible and narrow is None and held is tiling:
+            return made
+        faster = self._emitter(held, narrow is not None, divisible)
+        fast = self._written(faster)
+        divisible = tuple(name for name in divisible if name in faster.symbols)
+        assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible, ends)
+        if not assumes or (fast.name == made.name and not divisible):
+            return made
+        parameters = frozenset(faster.symbols[name] for name in divisible)
+        return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
+
+    def _rivals(self, tiling: Tiling) -> tuple[TritonKernel, ...]:
+        """Other kernels that do the same as one of static sizes."""
+        loop = tile_loop(tiling, self.properties)
+        return () if loop is None else (self._written(Emitter(loop)),)
+
+    def _written(self, emitter: Emitter) -> TritonKernel:
+        """The kernel that a tiling gives.
+
+        Where the device can, it begins by waiting for the kernel ahead of it: it may be launched before that has ended.
+        """
+        waits = self.properties.capability >= WAITS_FROM
+        return _written(self.kernel, emitter, waits, self.given)
 
 
 def _narrow_sizes(general: Emitter, tiling: Tiling) -> tuple[Size, ...] | None:
     """The sizes that must fit 32 bits for all indices to; None where all do anyway, or some did not."""
     fit = general.wide and sizes_fit(general.sizes, tiling.nest.hints)
     return narrow_sizes(Facts(tiling)) if fit else None
-
-
-def _rivals(
-    kernel: Kernel, tiling: Tiling, properties: DeviceProperties, waits: bool, given: frozenset[str]
-) -> tuple[TritonKernel, ...]:
-    """Other kernels that do the same as one of static sizes."""
-    loop = tile_loop(tiling, properties)
-    return () if loop is None else (_written(kernel, Emitter(loop), waits, given),)
 
 
 def _written(kernel: Kernel, emitter: Emitter, waits: bool, given: frozenset[str]) -> TritonKernel:
