@@ -247,7 +247,6 @@ class _Attempt:
 
     def run(self) -> CompileUnit:
         tracer = self.tracer
-        seeds = torch.random.get_rng_state()
         try:
             tracer.overrides.start()
             with tracer.recorder.fake_mode, tracer.state.whole_inference_blocks():
@@ -265,7 +264,6 @@ class _Attempt:
                     tracer.overrides.finish(rebuilder)
         finally:
             tracer.state.restore()
-            torch.random.set_rng_state(seeds)
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.recorder.calls):
             unit = self.unit(None, "")
