@@ -562,7 +562,7 @@ class _AnyNamedTuple(metaclass=_NamedTuples):
 
 _WRAPPERS: dict[type, Handler] = {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
-    torch.device: equal,
+    **dict.fromkeys((torch.device, torch.finfo, torch.iinfo), equal),
     types.FunctionType: _function,
     **dict.fromkeys(_BUILTIN_TYPES, _builtin),
     type: known(Class),

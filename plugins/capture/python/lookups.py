@@ -232,6 +232,11 @@ def parts_of_iterator(iterator: Any) -> tuple[Any, ...]:
     return iterator.__reduce__()[1]
 
 
+def parts_of_getter(getter: Any) -> tuple[tuple[type, Any], ...]:
+    """What a getter of the module ``operator`` was made of, with types: ``1`` and ``True`` get different things."""
+    return tuple((type(part), part) for part in getter.__reduce__()[1])
+
+
 def is_strict(iterator: Any) -> bool:
     """Whether a ``zip`` or ``map`` raises where the iterators that it is over are not equally long."""
     return bool(iterator.__reduce__()[2:])
