@@ -26,7 +26,16 @@ from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.branches.conditional import check_merged
-from turret.plugins.capture.errors import NOWHERE, AskedFor, ChecksDecide, FloatNeeded, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import (
+    NOWHERE,
+    AskedFor,
+    ChecksDecide,
+    FloatNeeded,
+    NotConstant,
+    Raised,
+    TextNeeded,
+    Unsupported,
+)
 from turret.plugins.capture.facts.module_tensors import addresses_are_held
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
@@ -119,6 +128,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 clear_frames(error)
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
+                    continue
+                if isinstance(error, TextNeeded) and policy.read_texts():
                     continue
                 if policy.specialize(error.numbers):
                     specialized = frozenset(policy.specialized)
