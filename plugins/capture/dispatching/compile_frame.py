@@ -129,9 +129,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
-                if isinstance(error, TextNeeded) and policy.read_texts():
-                    continue
-                if policy.specialize(error.numbers):
+                if _takes_needed(policy, error):
                     specialized = frozenset(policy.specialized)
                     continue
                 if _may_tell_apart(policy, attempt.tracer):
@@ -177,6 +175,12 @@ def _let_go(tracer: FrameTracer) -> None:
 def _may_tell_apart(policy: Policy, tracer: FrameTracer) -> bool:
     """Whether to try again with more of what branches on data leave told apart by flags."""
     return policy.whole and policy.splits < 2 and tracer.branched
+
+
+def _takes_needed(policy: Policy, error: Unsupported) -> bool:
+    """Whether to try again with numbers as constants that stand in a text which is read, or that an operation took no
+    symbols for."""
+    return (isinstance(error, TextNeeded) and policy.read_texts()) or policy.specialize(error.numbers)
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:
