@@ -112,8 +112,12 @@ class NumberText(Unread):
     def type(self) -> type:
         return str
 
+    def changes(self) -> bool:
+        """Whether there is a number in it that changes from call to call."""
+        return any(map(_changes, _all_leaves(self)))
+
     def realize(self) -> Value:
-        if any(_changes(v) for v in _all_leaves(self)):
+        if self.changes():
             raise TextNeeded("a text of a number that changes, where one is read", step=self.step)
         return super().realize()
 
@@ -189,7 +193,12 @@ def written_later(t: Tracer, function: Callable, args: list[Value], kwargs: dict
 def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> NumberText | None:
     """The text of arguments that stay what they are; None as above."""
     values = _leaves_of(args, kwargs)
-    late = [_is_late(v, t.policy.history.reads_texts) for v in values]
+    in_region = bool(t.recorder.open_regions)
+    if in_region:
+        for text in values:
+            if isinstance(text, NumberText) and text.changes():
+                text.realize()  # sides of a branch on data leave constants, of which one is chosen
+    late = [_is_late(v, t.policy.history.reads_texts or in_region) for v in values]
     if not any(late) or not all(isinstance(v, Constant) for v, known in zip(values, late, strict=True) if not known):
         return None
     tensors = [v for v in values if isinstance(v, Tensor)]

@@ -331,3 +331,29 @@ def test_numbers_whose_texts_are_read_are_constants(program, dynamic, fullgraph,
     observed = Observed(program, fullgraph=fullgraph, dynamic=dynamic)
     assert_same(told(observed, capsys), told(program, capsys))
     assert not observed.breaks
+
+
+def one_in_each_side(x, n):
+    if x.sum() > 0:
+        return x, f"up {n}"
+    return x * 2, f"down {n}"
+
+
+def one_that_a_side_leaves(x, n):
+    name = f"k{n}"
+    if x.sum() > 0:
+        name = "up"
+    return x + 1, name
+
+
+def one_that_both_sides_add_to(x, n):
+    name = f"k{n}"
+    name = name + "up" if x.sum() > 0 else name + "down"
+    return x + 1, name
+
+
+@pytest.mark.parametrize("program", [one_in_each_side, one_that_a_side_leaves, one_that_both_sides_add_to])
+def test_texts_of_numbers_that_change_are_told_apart_behind_a_branch_on_data(program):
+    observed = Observed(program, fullgraph=True)
+    for n, x in enumerate((X, -X, X, -X)):
+        assert_same(observed(x, n), program(x, n))
