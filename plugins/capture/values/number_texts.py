@@ -193,13 +193,7 @@ def written_later(t: Tracer, function: Callable, args: list[Value], kwargs: dict
 def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> NumberText | None:
     """The text of arguments that stay what they are; None as above."""
     values = _leaves_of(args, kwargs)
-    in_region = bool(t.recorder.open_regions)
-    if in_region:
-        for text in values:
-            if isinstance(text, NumberText) and text.changes():
-                text.realize()  # sides of a branch on data leave constants, of which one is chosen
-    late = [_is_late(v, t.policy.history.reads_texts or in_region) for v in values]
-    if not any(late) or not all(isinstance(v, Constant) for v, known in zip(values, late, strict=True) if not known):
+    if not _are_late(t, values):
         return None
     tensors = [v for v in values if isinstance(v, Tensor)]
     if tensors and not _shows_whole_tensors(t, function, args, tensors):
@@ -211,6 +205,17 @@ def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str,
     except Exception:
         return None
     return made if all(type(text) is str for text in texts) else None
+
+
+def _are_late(t: Tracer, values: Sequence[Value]) -> bool:
+    """Whether values are constants and such as texts are written of behind the graph, one of these among them."""
+    in_region = bool(t.recorder.open_regions)
+    if in_region:
+        for text in values:
+            if isinstance(text, NumberText) and text.changes():
+                text.realize()  # sides of a branch on data leave constants, of which one is chosen
+    late = [_is_late(v, t.policy.history.reads_texts or in_region) for v in values]
+    return any(late) and all(known or isinstance(v, Constant) for v, known in zip(values, late, strict=True))
 
 
 def writes_text(function: Callable) -> bool:
