@@ -23,3 +23,12 @@ def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
 def member_owner(kind: type, name: str) -> type | None:
     """The first class along a class's method resolution order that defines a name, or None."""
     return next((base for base in kind.__mro__ if name in base.__dict__), None)
+
+
+def own_attribute(value: Any, name: str) -> Any:
+    """An attribute of an object, None where it has none; no ``__getattr__`` or ``__getattribute__`` is asked."""
+    read = type.__getattribute__ if isinstance(value, type) else object.__getattribute__
+    try:
+        return read(value, name)
+    except Exception:  # of a property, too
+        return None

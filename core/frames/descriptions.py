@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from turret.frames.class_members import own_attribute
+
 _SHOWN = frozenset(
     [
         *(type(None), bool, float, complex, bytes, range, type(...), type(NotImplemented)),
@@ -92,4 +94,5 @@ def listed(keys: Sequence[Any]) -> str:
 
 def name_of(value: Any) -> str:
     """The name that a function or a class has in Python; of another object, that of its class."""
-    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__
+    found = own_attribute(value, "__qualname__") or own_attribute(value, "__name__")
+    return found if isinstance(found, str) else type(value).__qualname__

@@ -226,6 +226,24 @@ class CallSource(Source):
         return f"{self.function.__name__}({self.base})"
 
 
+@attrs.frozen
+class CallOfSeveralSource(CallSource):
+    """``function(base, *others)``; ``others`` are tensors."""
+
+    others: tuple[Source, ...]
+
+    def written(self, writer: SourceWriter) -> str:
+        """The call as Python."""
+        return f"{writer.constant(self.function)}({', '.join(map(writer.load, (self.base, *self.others)))})"
+
+    def given(self, reader: SourceReader) -> list[Any]:
+        """The arguments in one call of the frame."""
+        return [reader.read(source) for source in (self.base, *self.others)]
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__}({', '.join(map(str, (self.base, *self.others)))})"
+
+
 def shown_by(proxy: Any) -> Any:
     """The mapping that a mappingproxy shows; raises ``TypeError`` for what is none."""
     if type(proxy) is not types.MappingProxyType:

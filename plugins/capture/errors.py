@@ -34,6 +34,10 @@ class FloatNeeded(Unsupported):
     """Floats that change are needed as what they are now: capture takes them for constants, and begins again."""
 
 
+class TextNeeded(Unsupported):
+    """A text of numbers that change is read: capture takes numbers in texts for constants, and begins again."""
+
+
 class DecidedByData(Unsupported):
     """Data decide whether a value is true: each of the ways to go on is as good as the other."""
 

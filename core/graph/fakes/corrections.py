@@ -49,7 +49,8 @@ def corrected(func: Any, run: Run, args: Arguments, kwargs: Mapping[str, Any]) -
 class CorrectedFakeTensorMode(FakeTensorMode):
     """A fake tensor mode whose ops give ``corrected`` results, asked for once a pattern of sizes (``patterns``).
 
-    ``draws_on``: devices of what ops gave that draw random numbers, or may.
+    ``draws_on``: devices of what ops gave that draw random numbers, or may.  ``asked_generators``: whether there were
+    such ops, or some that set what is drawn next.
     """
 
     supports_higher_order_operators = True
@@ -58,6 +59,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         super().__init__(**options)
         self.patterns = PatternMemo(self)
         self.draws_on: set[torch.device] = set()
+        self.asked_generators = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -75,6 +77,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
             raise RuntimeError(f"{refusal}, which eager refuses")
         out = self.patterns.run(func, args, named, ask) if self.cache_enabled else ask()
         if is_random_op(func):
+            self.asked_generators = True
             self.draws_on.update(value.device for value in tensors_in(out))
         return out
 
@@ -525,7 +528,8 @@ def _resized(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tens
         layout = suggest_memory_format(wanted)
     if layout is None and len(sizes) == value.dim() and all(n == m for n, m in zip(value.shape, sizes, strict=True)):
         return cast(torch.Tensor, value.clone())
-    return torch.empty(sizes, dtype=value.dtype, device=value.device, memory_format=layout or torch.contiguous_format)
+    made = value.new_empty(sizes)  # a fake one: no mode is entered here
+    return made if layout in (None, torch.contiguous_format) else torch.empty_like(made, memory_format=layout)
 
 
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {

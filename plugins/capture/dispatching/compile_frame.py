@@ -26,7 +26,16 @@ from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.branches.conditional import check_merged
-from turret.plugins.capture.errors import NOWHERE, AskedFor, ChecksDecide, FloatNeeded, NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import (
+    NOWHERE,
+    AskedFor,
+    ChecksDecide,
+    FloatNeeded,
+    NotConstant,
+    Raised,
+    TextNeeded,
+    Unsupported,
+)
 from turret.plugins.capture.facts.module_tensors import addresses_are_held
 from turret.plugins.capture.facts.policy import History, Policy
 from turret.plugins.capture.facts.provenance import guards_of
@@ -120,7 +129,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
-                if policy.specialize(error.numbers):
+                if _takes_needed(policy, error):
                     specialized = frozenset(policy.specialized)
                     continue
                 if _may_tell_apart(policy, attempt.tracer):
@@ -166,6 +175,12 @@ def _let_go(tracer: FrameTracer) -> None:
 def _may_tell_apart(policy: Policy, tracer: FrameTracer) -> bool:
     """Whether to try again with more of what branches on data leave told apart by flags."""
     return policy.whole and policy.splits < 2 and tracer.branched
+
+
+def _takes_needed(policy: Policy, error: Unsupported) -> bool:
+    """Whether to try again with numbers as constants that stand in a text which is read, or that an operation took no
+    symbols for."""
+    return (isinstance(error, TextNeeded) and policy.read_texts()) or policy.specialize(error.numbers)
 
 
 def _takes_constants(policy: Policy, error: Unsupported, wanted: _Break | None) -> bool:
@@ -247,7 +262,6 @@ class _Attempt:
 
     def run(self) -> CompileUnit:
         tracer = self.tracer
-        seeds = torch.random.get_rng_state()
         try:
             tracer.overrides.start()
             with tracer.recorder.fake_mode, tracer.state.whole_inference_blocks():
@@ -265,7 +279,6 @@ class _Attempt:
                     tracer.overrides.finish(rebuilder)
         finally:
             tracer.state.restore()
-            torch.random.set_rng_state(seeds)
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.recorder.calls):
             unit = self.unit(None, "")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from turret.frames.class_members import own_attribute
 from turret.pipeline.keys.code_fingerprint import of_code
 
 TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
@@ -152,7 +153,7 @@ def describe(value: Any, nesting: int = _NESTING) -> str:
     functions = code_of(value)
     if functions:
         return f"{kind.__name__} {[of_function(f) for f in functions]}"
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    name = own_attribute(value, "__qualname__") or own_attribute(value, "__name__")
     return f"{name_of(kind)} {name if isinstance(name, str) else ''}"
 
 

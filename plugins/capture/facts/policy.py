@@ -37,9 +37,12 @@ class History:
         """How many captures took a number for a constant because an operation took no symbol for it, by source."""
         self.held_numbers: dict[Any, float | None] = {}
         """Numbers of objects that units hold, by the id of the object: texts of such sources need not differ."""
+        self.reads_texts = False
+        """Whether the function looks at texts of numbers that change."""
 
     def forget(self) -> None:
         """Forget all that was seen."""
+        self.reads_texts = False
         for seen in (
             self.shapes,
             self.strides,
@@ -207,6 +210,11 @@ class Policy:
         """Floats that this capture has made inputs."""
         self.big_ints: set[Source] = set()
         """Ints that it took for unknown, as no graph can be given them."""
+
+    def read_texts(self) -> bool:
+        """Have numbers in texts be constants from now on; whether they were none."""
+        first, self.history.reads_texts = not self.history.reads_texts, True
+        return first
 
     def take_for_constants(self) -> bool:
         """Have the floats that change be constants from now on, and ints that are too large; whether there are any."""

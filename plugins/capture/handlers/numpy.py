@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import torch
 
-from turret.frames.sources import Source
+from turret.frames.sources import AttrSource, BoundSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.constructors import tensor_of_numbers, tensor_of_sequence
 from turret.plugins.capture.interpreter.wrap import equal, identity, known
@@ -75,10 +75,18 @@ def _limits(cls: type) -> Any:
     return lambda t, kind: t.wrap_known(cls(t.constant_of(kind)))
 
 
+def _limits_from_before(t: Tracer, object: Any, source: Source) -> Value:
+    """A ``finfo`` or ``iinfo``, of which there may be many of one dtype."""
+    if not isinstance(source, BoundSource):
+        t.guards.take("TYPE", source, type(object))
+        t.guards.take("EQUALS", AttrSource(source, "dtype"), object.dtype)
+    return Constant(object, source)
+
+
 _class: Any
 for _class in (numpy.finfo, numpy.iinfo):
     registry.classes[_class] = _limits(_class)
-    registry.wrappers[_class] = identity
+    registry.wrappers[_class] = _limits_from_before
 for _class in (*numpy.sctypeDict.values(), numpy.dtype):
     registry.classes[_class] = _number(_class)
 for _maker in (numpy.mgrid, numpy.ogrid, numpy.r_, numpy.c_):  # of slices they make arrays while capturing

@@ -78,10 +78,13 @@ def _call_getter(t: Tracer, getter: Value, value: Value) -> Value:
     assert isinstance(getter, Instance)
     if getter.object is None or getter.source is None:
         raise Unsupported(f"a call of {getter.describe()}")
-    t.guards.take("ID", getter.source, getter.object)
     reduced = getter.object.__reduce__()
     if reduced[0] is not type(getter.object):
         raise Unsupported("a methodcaller with arguments by name")
+    if all(type(v) in (bool, int, str) for v in reduced[1]):
+        t.guards.take("CALL", getter.source, (lookups.parts_of_getter, lookups.parts_of_getter(getter.object)))
+    else:
+        t.guards.take("ID", getter.source, getter.object)
     made = t.call(t.wrap_known(reduced[0]), [t.wrap_known(v) for v in reduced[1]], {})
     return t.call(made, [value], {})
 

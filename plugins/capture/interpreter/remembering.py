@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from turret.frames.sources import BoundSource, CallSource, ItemSource
+from turret.frames.sources import BoundSource, CallOfSeveralSource, CallSource, ItemSource
 from turret.plugins.capture.branches.watched import counting_changes
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.bytecode import decode
 from turret.plugins.capture.record.effects import LaterCall
@@ -30,7 +30,7 @@ def call_remembering(
 
     Of what may have been an earlier call's arguments it is called for real, as in plain execution, and a guard calls
     it again: whoever clears the cache gets another result.  Of anything else it is followed, once in a frame for the
-    same arguments.
+    same arguments.  Of tensors it is left to Python, if that may be, so that what it computes of them is compiled.
     """
     if (object, _COUNTED) in t.remembered or _is_cleared(t, object):
         raise Unsupported(f"a call of {object.__qualname__} after its counts were read, or its cache was cleared")
@@ -41,7 +41,7 @@ def call_remembering(
         return _called(t, object, *t.folded_arguments(object, args, kwargs))
     key = (object, len(args), *kwargs, *(v if isinstance(v, Symbolic) else v.key(t) for v in given))
     if key not in t.remembered:
-        existed = all(isinstance(v, (Instance, Module, LocalFunction)) and v.source is not None for v in outside)
+        existed = all(isinstance(v, _OBJECTS) and v.source is not None for v in outside)
         make = _recalled if existed else _followed
         t.remembered[key] = make(t, object, args, kwargs, outside if existed else given)
     return t.remembered[key]
@@ -94,36 +94,95 @@ def _called(t: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -
         raise t.raised_from(error, inner) from None
 
 
+_OBJECTS = (Instance, Module, LocalFunction, Tensor)
+"""Values that are objects from before the call where they have a source."""
+
+
 def _recalled(
     t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], outside: list[Value]
 ) -> Value:
     """What a call gives now, found again by the same call."""
     name = object.__qualname__
-    reason = _why_not_now(t, object) or (" of several objects" if len(outside) > 1 else "")
+    held: list[Any] = sorted({id(v): v for v in outside}.values(), key=lambda v: isinstance(v, Tensor))
+    reason = _why_not_now(t, object) or _why_not_of(t, object, held)
     if reason:
         raise Unsupported(f"{name}, which remembers its results{reason}")
+    if any(isinstance(v, Tensor) for v in held):
+        _try(t, object, args, kwargs, held)
     t.provenance.bound_to_process(f"{name} remembers its results")
-    held: Any = outside[0] if outside else None
     recall = _recall(t, object, args, kwargs, held)
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), t.state.drawing():
         try:
-            found = recall(object if held is None else held.object)
+            found = recall(*(v.real if isinstance(v, Tensor) else v.object for v in held)) if held else recall(object)
         except Exception:  # which is not remembered
             return t.call(t.wrap_known(object.__wrapped__), args, kwargs)
-    return t.wrap(found, CallSource(BoundSource(name, object) if held is None else held.source, recall))
+    return t.wrap(found, _source_of_call(t, object, recall, held))
+
+
+def _source_of_call(
+    t: Tracer, object: functools._lru_cache_wrapper, recall: lookups.Recall, held: list[Any]
+) -> CallSource:
+    """Where the result of a call of some objects is found."""
+    base, *others = (v.source for v in held) if held else (BoundSource(object.__qualname__, object),)
+    if not others:
+        return CallSource(base, recall)
+    t.blocks.refuse("a function that remembers its results, of several objects")
+    return CallOfSeveralSource(base, recall, tuple(others))
+
+
+def _why_not_of(t: Tracer, object: functools._lru_cache_wrapper, held: list[Any]) -> str:
+    """Why the function is not to be called of some objects, ahead of the graph; empty where it may be."""
+    tensors: list[Any] = [v for v in held if isinstance(v, Tensor)]
+    if len(held) - len(tensors) > 1:
+        return " of several objects"
+    if not tensors:
+        return ", and is about to forget some" if _is_about_to_forget(object) else ""
+    made = any(v.real is None or any(isinstance(s, CallSource) for s in v.source.steps()) for v in tensors)
+    if made or t.recorder.open_regions or not t.policy.whole:
+        return ", of a tensor from before"
+    # A cache is full of tensors in the end.  What the frame calls it of is remembered as long as guards are checked.
+    most, calls = object.cache_info().maxsize, sum(known[0] is object for known in t.remembered)
+    return f", of which it remembers {most}" if most is not None and calls > most else ""
+
+
+def _try(
+    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], held: list[Any]
+) -> None:
+    """Follow a call into a graph that is left aside; raises ``Unsupported`` where that changes or draws anything.
+
+    Guards, which call for real what may be there to be remembered, are checked in another order than the program runs.
+    """
+    recorder = t.recorder
+    remembered, calls = dict(t.remembered), recorder.calls
+    around = [recorder.root_graph, *(region.graph for region in recorder.open_regions)]
+    tensors = [v for v in recorder.by_fake.values() if v.node.graph in around]
+    before = [recorder.versions.of(v.fake) for v in tensors]
+    try:
+        with counting_changes(t, *held) as changed, recorder.region():
+            t.call(t.wrap_known(object.__wrapped__), args, kwargs)
+    except Raised:
+        raise Unsupported(f"{object.__qualname__}, which raises where it would remember its result") from None
+    if changed() or before != [recorder.versions.of(v.fake) for v in tensors] or recorder.fake_mode.asked_generators:
+        raise Unsupported(f"{object.__qualname__}, which remembers its results and has side effects")
+    t.remembered, recorder.calls = remembered, calls
+
+
+def _is_about_to_forget(object: functools._lru_cache_wrapper) -> bool:
+    size = object.cache_info()
+    return size.currsize == size.maxsize and not (size.maxsize and _takes_nothing(object.__wrapped__))
 
 
 def _why_not_now(t: Tracer, object: functools._lru_cache_wrapper) -> str:
     """Why the function is not to be called while capturing, and by a guard; empty where it may be."""
     if t.effects or t.recorder.versions.changed(t.recorder.inputs):
         return ", after changes of what was there before, which have not reached it"
+    if t.recorder.fake_mode.asked_generators:
+        return ", after random numbers were drawn"
     if t.overrides.modes or t.overrides.level != t.overrides.outer_level or t.recorder.devices:
         return ", where modes answer for torch's functions: guards ask none of them"
     if _writes(object.__wrapped__):
         return " and has side effects"
-    size = object.cache_info()
-    forgets = size.currsize == size.maxsize and not (size.maxsize and _takes_nothing(object.__wrapped__))
-    return ", and is about to forget some" if forgets else ""
+    return ""
 
 
 def _takes_nothing(function: Any) -> bool:
@@ -134,17 +193,18 @@ def _takes_nothing(function: Any) -> bool:
 
 
 def _recall(
-    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], held: Value | None
+    t: Tracer, object: functools._lru_cache_wrapper, args: list[Value], kwargs: dict[str, Value], held: list[Any]
 ) -> lookups.Recall:
-    """The call as a function of the object that it is given beside constants."""
-    places = frozenset(n for n, v in enumerate(args) if v.realize() is held)
-    names = frozenset(n for n, v in kwargs.items() if v.realize() is held)
+    """The call as a function of the objects that it is given beside constants."""
+    numbers = {id(v): n for n, v in enumerate(held)}
+    given: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
+    places = {place: numbers[id(v.realize())] for place, v in given if id(v.realize()) in numbers}
     plain, named = t.folded_arguments(
         object,
         [Constant(None) if n in places else v for n, v in enumerate(args)],
-        {n: Constant(None) if n in names else v for n, v in kwargs.items()},
+        {n: Constant(None) if n in places else v for n, v in kwargs.items()},
     )
-    return lookups.Recall(object, plain, named, places, names, t.state.since_start())
+    return lookups.Recall(object, plain, named, places, t.state.since_start())
 
 
 def _writes(function: Any) -> bool:

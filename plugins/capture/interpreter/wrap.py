@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from turret.frames.annotations import is_in_graph, substitute_of
-from turret.frames.class_members import class_member, find_in_mro
+from turret.frames.class_members import class_member, find_in_mro, own_attribute
 from turret.frames.sources import (
     AttrSource,
     BaseItemSource,
@@ -203,7 +203,7 @@ def known(cls: type[Known]) -> Wrapper:
     def wrapper(t: Tracer, object: Any, source: Source) -> Value:
         if not isinstance(source, BoundSource):
             t.guards.take("ID", source, object)
-        return cls(object, BoundSource(getattr(object, "__qualname__", None) or str(source), object))
+        return cls(object, BoundSource(own_attribute(object, "__qualname__") or str(source), object))
 
     return wrapper
 
@@ -562,7 +562,7 @@ class _AnyNamedTuple(metaclass=_NamedTuples):
 
 _WRAPPERS: dict[type, Handler] = {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
-    torch.device: equal,
+    **dict.fromkeys((torch.device, torch.finfo, torch.iinfo), equal),
     types.FunctionType: _function,
     **dict.fromkeys(_BUILTIN_TYPES, _builtin),
     type: known(Class),
@@ -622,7 +622,7 @@ def wrap_known(t: Tracer, object: Any) -> Value:
         return Size([wrap_known(t, v) for v in object])
     if type(object) is list and t.objects.get(id(object)) is None and sys.getrefcount(object) <= 4:
         return List([wrap_known(t, v) for v in object])
-    label = getattr(object, "__qualname__", None) or type(object).__qualname__
+    label = own_attribute(object, "__qualname__") or type(object).__qualname__
     return wrap(t, object, BoundSource(label, object))
 
 
@@ -633,5 +633,5 @@ def trusted(object: Any) -> bool:
     if isinstance(object, types.FunctionType):  # ``functools.wraps`` gives it the name of what it wraps
         name = object.__globals__.get("__name__")
     else:
-        name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
+        name = object.__name__ if isinstance(object, types.ModuleType) else own_attribute(object, "__module__")
     return isinstance(name, str) and name.partition(".")[0] in TRUSTED_ROOTS

@@ -232,6 +232,11 @@ def parts_of_iterator(iterator: Any) -> tuple[Any, ...]:
     return iterator.__reduce__()[1]
 
 
+def parts_of_getter(getter: Any) -> tuple[tuple[type, Any], ...]:
+    """What a getter of the module ``operator`` was made of, with types: ``1`` and ``True`` get different things."""
+    return tuple((type(part), part) for part in getter.__reduce__()[1])
+
+
 def is_strict(iterator: Any) -> bool:
     """Whether a ``zip`` or ``map`` raises where the iterators that it is over are not equally long."""
     return bool(iterator.__reduce__()[2:])
@@ -431,23 +436,22 @@ class IsOfForm:
 
 @attrs.frozen(eq=False)
 class Recall:
-    """A call of a function that remembers its results, of one object in some places and of constants in the others."""
+    """A call of a function that remembers its results, of objects in some places and of constants in the others."""
 
     function: Any
     args: list[Any]
     kwargs: dict[str, Any]
-    places: frozenset[int]
-    """Where the object goes in ``args``."""
-    names: frozenset[str]
-    """Where it goes in ``kwargs``."""
+    places: dict[int | str, int]
+    """Which of the objects goes where in ``args`` and ``kwargs``."""
     modes: ModeChanges | None
     """In which modes, where they are not those of the frame: what is remembered no longer is computed again."""
     __name__: str = "recall"
 
-    def __call__(self, held: Any) -> Any:
-        given = [held if n in self.places else v for n, v in enumerate(self.args)]
+    def __call__(self, *held: Any) -> Any:
+        args = [held[self.places[n]] if n in self.places else v for n, v in enumerate(self.args)]
+        kwargs = {n: held[self.places[n]] if n in self.places else v for n, v in self.kwargs.items()}
         with contextlib.nullcontext() if self.modes is None else self.modes.made():
-            return self.function(*given, **{**self.kwargs, **dict.fromkeys(self.names, held)})
+            return self.function(*args, **kwargs)
 
 
 @attrs.frozen

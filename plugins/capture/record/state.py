@@ -55,6 +55,17 @@ class TorchState:
         self.inference_blocks: list[_InferenceBlock] = []
         self.switched: list[tuple[Callable, tuple]] = []
         """What was called to switch settings, which alone leads to where they are: torch does not tell of every mix."""
+        self.random = torch.random.get_rng_state()
+        """How the capture leaves the host's generator: as it was, or moved on by what it called for the program."""
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within it the program's own random numbers are drawn, not those of the capture."""
+        torch.random.set_rng_state(self.random)
+        try:
+            yield
+        finally:
+            self.random = torch.random.get_rng_state()
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a setter now and in the graph."""
@@ -192,7 +203,8 @@ class TorchState:
         return found
 
     def restore(self) -> None:
-        """Bring back the modes of the start."""
+        """Bring back the modes of the start, and the host's generator."""
+        torch.random.set_rng_state(self.random)
         while self.recordings:
             self.recorded_warnings()
         while self.dual_levels:

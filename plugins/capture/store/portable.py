@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.frames import sources as source_kinds
+from turret.frames.class_members import own_attribute
 from turret.frames.guards import Guard, TensorProperties
 from turret.frames.sources import BoundSource, References, Source, SourceReader
 from turret.plugins.capture.facts.fingerprints import Memo
@@ -298,5 +299,5 @@ _READERS: dict[str, Callable[[Unpacker, Any], Any]] = {
 
 
 def _short(value: Any) -> str:
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    name = own_attribute(value, "__qualname__") or own_attribute(value, "__name__")
     return str(name) if isinstance(name, str) else f"a {type(value).__qualname__}"

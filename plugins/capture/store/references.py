@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from turret.frames.class_members import own_attribute
 from turret.plugins.capture.facts import fingerprints
 from turret.torch_compat.operators.ops import OpNamespace, OpOverload, OpOverloadPacket
 
@@ -104,21 +105,21 @@ _BY_KIND: tuple[tuple[Any, Callable[[Any], list[Reference]]], ...] = (
 
 def _by_names(value: Any) -> Iterator[Reference]:
     """By what an object says of itself: the class that it belongs to, its qualified name, its name."""
-    name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
-    owner = getattr(value, "__objclass__", None)
-    if owner is not None and isinstance(name, str):
+    name, module = own_attribute(value, "__qualname__"), own_attribute(value, "__module__")
+    owner = own_attribute(value, "__objclass__")
+    if isinstance(owner, type) and isinstance(name, str):
         yield ["member", owner.__module__, f"{owner.__qualname__}.{value.__name__}", []]
     if isinstance(module, str) and isinstance(name, str):
         for steps in _ways_into(module, name):
             yield ["member", module, name, steps]
-    simple = getattr(value, "__name__", None)
+    simple = own_attribute(value, "__name__")
     if isinstance(simple, str) and not isinstance(value, types.FunctionType):
         for home in _homes(value):
             yield ["member", home, simple, []]
 
 
 def _homes(value: Any) -> list[str]:
-    owner = getattr(value, "__self__", None)
+    owner = own_attribute(value, "__self__")
     own = [owner.__name__] if isinstance(owner, types.ModuleType) else []
     return [*own, *_HOMES]
 
@@ -185,15 +186,12 @@ def _step(owner: Any, name: str) -> Any:
     if isinstance(owner, type):
         if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
             return owner.__members__[name]
-        if name in vars(owner):
-            return vars(owner)[name]
-    found = getattr(owner, name, _MISSING)
-    if found is _MISSING:
+        found = vars(owner)[name] if name in vars(owner) else own_attribute(owner, name)
+    else:
+        found = getattr(owner, name, None)
+    if found is None:
         raise Changed(f"{getattr(owner, '__name__', owner)} has no {name}")
     return found
-
-
-_MISSING: Any = object()
 
 
 def _operator(text: str) -> Any:

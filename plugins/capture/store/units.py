@@ -25,6 +25,7 @@ from torch import nn
 
 from turret.errors import CacheError
 from turret.frames import frame_hook
+from turret.frames.class_members import own_attribute
 from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
@@ -228,7 +229,7 @@ def _witnesses(tracer: Tracer) -> list[Any]:
 
 def _is_turrets(value: Any) -> bool:
     """Whether something is Turret's own, which the key covers."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    name = value.__name__ if isinstance(value, types.ModuleType) else own_attribute(value, "__module__")
     return isinstance(name, str) and name.partition(".")[0] == "turret"
 
 
@@ -236,7 +237,7 @@ _CONSTANT_OWNERS = (*fingerprints.PLAIN, tuple, torch.dtype, torch.device, torch
 
 
 def _method_of_a_constant(function: Any) -> bool:
-    owner = getattr(function, "__self__", None)
+    owner = own_attribute(function, "__self__")
     return owner is not None and type(owner) in _CONSTANT_OWNERS
 
 
@@ -259,7 +260,7 @@ def _pack_fact(packer: Packer, fact: Fact) -> list:
 
 
 def _fact_text(owner: Any, name: Any) -> str:
-    return f"{getattr(owner, '__name__', type(owner).__name__)} {name}"
+    return f"{own_attribute(owner, '__name__') or type(owner).__name__} {name}"
 
 
 def _holds(kind: str, owner: Any, name: Any, description: str) -> bool:

@@ -36,6 +36,8 @@ from turret.torch_compat.function_overrides import (
 
 _MOST_ELEMENTS = 1 << 18
 """Elements of the arrays that numpy is asked with, where smaller ones say nothing."""
+_HOLD_INTEGERS = frozenset({torch.bool, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128})
+"""Dtypes beside which any int of Python's may stand."""
 _SMALL = (2, 3, 5, 7)
 """Sizes that stand for larger ones."""
 _OF_DATA = 4
@@ -80,8 +82,10 @@ def value_of(t: Tracer, object: Any) -> Value:
 
 
 def _symbolic(t: Tracer, number: torch.SymInt) -> Value:
-    """A size of an input, as it is; what is computed of sizes is assumed to be what it is now."""
+    """A size or an int that is an input, as it is; what is computed of such is assumed to be what it is now."""
     for item in t.recorder.inputs:
+        if isinstance(item.example, torch.SymInt) and item.example.node.expr == number.node.expr:
+            return Symbolic(item.node, item.example, item.source)
         tensor = t.recorder.by_fake.get(id(item.example))
         for dimension, size in enumerate(tensor.fake.shape if tensor is not None else ()):
             if isinstance(size, torch.SymInt) and size.node.expr == number.node.expr:
@@ -265,10 +269,19 @@ class NumpyCall:
         self.tensors: dict[int, Tensor] = {}
 
     def run(self) -> Value:
-        """The result.  Raises ``Unsupported`` where it would not be numpy's."""
+        """The result.  Raises ``Unsupported`` where it would not be numpy's, or would not for ints as symbols."""
+        try:
+            return self.found()
+        except Unsupported as error:
+            error.numbers |= {v.source for v in self.integers() if v.source is not None}
+            raise
+
+    def found(self) -> Value:
+        """What torch's library gives, compared with what numpy gives for arrays like these."""
         self.assume_errors()
         library = _library()[0]
         given, named = self.objects(self.args, self.kwargs, lambda tensor: library.ndarray(tensor.fake))
+        self.fix_integers()
         self.refuse_integers()
         expected, samples = self.ask()
         recording = _Recording(self.t)
@@ -311,6 +324,18 @@ class NumpyCall:
         module = self.t.wrap_known(numpy).source
         assert module is not None
         self.t.guards.take("CALL", module, (lookups.float_errors, lookups.float_errors(numpy)))
+
+    def integers(self) -> list[Symbolic]:
+        """Ints among the arguments that change from call to call."""
+        values = [*self.args, *self.kwargs.values()]
+        values += [v.realize() for held in values if isinstance(held, (List, Tuple)) for v in held.items]
+        return [v for v in values if isinstance(v, Symbolic) and v.type() is int and v.is_known()]
+
+    def fix_integers(self) -> None:
+        """Assume ints to be what they are beside numbers that do not hold all of them: numpy raises or rounds first."""
+        if not all(v.fake.dtype in _HOLD_INTEGERS for v in self.tensors.values()):
+            for number in self.integers():
+                number.fixed()
 
     def refuse_integers(self) -> None:
         """Refuse what integers may be that numpy and torch part at: zero, negative exponents, far shifts."""

@@ -63,6 +63,8 @@ class Dict(Value):
         if self.assume_keys is not None:
             self.assume_keys()
             self.assume_keys = None
+            for key in self.unread():
+                self.tell_apart(key, (k for k, _ in self.held.values() if k is not key))
         return self.held
 
     @items.setter
@@ -104,6 +106,26 @@ class Dict(Value):
         t.has_unread_keys |= isinstance(key, Unread)
         return key if isinstance(key, Unread) else key.realize().key(t)
 
+    def unread(self) -> list[Unread]:
+        """Keys that nobody can read yet."""
+        return [k for k, _ in self.held.values() if isinstance(k, Unread)]
+
+    def tell_apart(self, unread: Unread, others: Iterable[Value]) -> None:
+        """Have a key that nobody can read yet differ from others for sure."""
+        if not all(map(unread.differs_from, others)):
+            unread.realize()
+
+    def place_unread(self, t: Tracer, key: Unread) -> Any:
+        """What a key that nobody can read yet is set by in a dict of which only some keys are known."""
+        named = (self.held[name][0] if name in self.held else Constant(name) for name in self.asked)
+        others = [*self.unread(), *named]
+        known = next((other for other in others if key.is_same(other)), None)
+        if known is not None:
+            return known
+        self.tell_apart(key, others)
+        t.has_unread_keys = True
+        return key
+
     def place(self, t: Tracer, key: Value) -> tuple[Any, dict[Any, tuple[Value, Value]]]:
         """What a key is found by, and where.
 
@@ -113,6 +135,8 @@ class Dict(Value):
         if self.assume_keys is None or not isinstance(named, Constant) or type(named.value) not in (str, int):
             return self.hashed(t, key), self.items
         name, source = named.value, self.source
+        for unread in self.unread():
+            self.tell_apart(unread, [named])
         if name not in self.asked:
             self.asked[name] = name in self.held
             assert source is not None
@@ -121,6 +145,10 @@ class Dict(Value):
 
     def find(self, t: Tracer, key: Value) -> Value | None:
         """The value of a key, or None."""
+        if isinstance(key, Unread) and self.assume_keys is not None:
+            known = next(filter(key.is_same, self.unread()), None)
+            if known is not None:
+                return self.held[known][1]
         hashed, items = self.place(t, key)
         found = items.get(hashed)
         if found is None and self.assume_keys is None and self.source is not None and not isinstance(key, Unread):
@@ -138,7 +166,10 @@ class Dict(Value):
         raise t.raised(KeyError, key)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        hashed, items = self.place(t, key)
+        if isinstance(key, Unread) and self.assume_keys is not None:
+            hashed, items = self.place_unread(t, key), self.held
+        else:
+            hashed, items = self.place(t, key)
         known = items.get(hashed)
         self.changed(t, () if known is None else known[1:])
         items[hashed] = (known[0] if known is not None else key, value)

@@ -1,4 +1,5 @@
-"""Texts of numbers that depend on data: Python writes them behind the graph, where they leave the captured code."""
+"""Texts of numbers that depend on data or change from call to call: Python writes them behind the graph, where they
+leave the captured code."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ import operator
 import re
 import string
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import torch
 
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import TextNeeded, Unsupported
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Unread, Value
 from turret.plugins.capture.values.floats import Changing
 from turret.plugins.capture.values.mappings import Dict
@@ -99,7 +100,7 @@ class Spelling:
 
 
 class NumberText(Unread):
-    """A text of numbers that depend on data, or of other such texts."""
+    """A text of numbers that depend on data or that change, or of other such texts."""
 
     def __init__(self, t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> None:
         super().__init__("a text of a number that depends on data, where one is read", t.call_stack.step)
@@ -110,6 +111,15 @@ class NumberText(Unread):
 
     def type(self) -> type:
         return str
+
+    def changes(self) -> bool:
+        """Whether there is a number in it that changes from call to call."""
+        return any(map(_changes, _all_leaves(self)))
+
+    def realize(self) -> Value:
+        if self.changes():
+            raise TextNeeded("a text of a number that changes, where one is read", step=self.step)
+        return super().realize()
 
     def example(self, number: int) -> str:
         """What the text is where data give the ``number``-th examples of numbers."""
@@ -183,7 +193,7 @@ def written_later(t: Tracer, function: Callable, args: list[Value], kwargs: dict
 def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> NumberText | None:
     """The text of arguments that stay what they are; None as above."""
     values = _leaves_of(args, kwargs)
-    if not any(map(_is_late, values)) or not all(_is_late(v) or isinstance(v, Constant) for v in values):
+    if not _are_late(t, values):
         return None
     tensors = [v for v in values if isinstance(v, Tensor)]
     if tensors and not _shows_whole_tensors(t, function, args, tensors):
@@ -195,6 +205,17 @@ def _written(t: Tracer, function: Callable, args: list[Value], kwargs: dict[str,
     except Exception:
         return None
     return made if all(type(text) is str for text in texts) else None
+
+
+def _are_late(t: Tracer, values: Sequence[Value]) -> bool:
+    """Whether values are constants and such as texts are written of behind the graph, one of these among them."""
+    in_region = bool(t.recorder.open_regions)
+    if in_region:
+        for text in values:
+            if isinstance(text, NumberText) and text.changes():
+                text.realize()  # sides of a branch on data leave constants, of which one is chosen
+    late = [_is_late(v, t.policy.history.reads_texts or in_region) for v in values]
+    return any(late) and all(known or isinstance(v, Constant) for v, known in zip(values, late, strict=True))
 
 
 def writes_text(function: Callable) -> bool:
@@ -215,12 +236,29 @@ def operated_later(t: Tracer, operation: Callable, left: Value, right: Value) ->
     return written_later(t, operation, [left, right], {})
 
 
-def _is_late(value: Value) -> bool:
+def _is_late(value: Value, are_read: bool) -> bool:
+    """Whether texts of a value are written behind the graph; ``are_read``: the program reads some of what changes."""
     if isinstance(value, (NumberText, Tensor)):
         return True
-    if not isinstance(value, Symbolic) or isinstance(value, Changing):
+    if not isinstance(value, Symbolic) or value.assumed is not None:
         return False
-    return value.assumed is None and not value.is_known()
+    return not are_read if _changes(value) else not isinstance(value, Changing) and not value.is_known()
+
+
+def _changes(value: Value) -> bool:
+    """Whether a value is a number that changes from call to call, and that a guard may hold on to."""
+    if isinstance(value, Changing):
+        return not value.is_drawn
+    return isinstance(value, Symbolic) and value.type() is int and value.is_known() and not value.is_ragged()
+
+
+def _all_leaves(text: NumberText) -> Iterator[Value]:
+    """The numbers and constants in a text, and in the texts that it is made of."""
+    for value in _leaves_of(text.args, text.kwargs):
+        if isinstance(value, NumberText):
+            yield from _all_leaves(value)
+        else:
+            yield value
 
 
 def _kept(value: Value, depth: int = 0) -> Value:

@@ -45,6 +45,7 @@ def check(program: Callable, numbers: Any = _NUMBERS, captures: int = 2, breaks:
         lambda x, r: (torch.full((2,), r), x.new_full((2,), r), torch.where(x > r, x, r)),
         lambda x, r: (x, r, [r * 3], {"rate": -r}, abs(r), r is None, float(r), bool(r)),
         lambda x, r: x * max(r, 0.25) + min(r, 0.2),
+        lambda x, r: (x * r, f"{r:.3f}", "%.2e" % (r * 2), {f"at {r}": x + 1}),
     ],
 )
 def test_a_float_that_changes_is_an_operand_like_a_number_of_python(program):
@@ -52,7 +53,7 @@ def test_a_float_that_changes_is_an_operand_like_a_number_of_python(program):
 
 
 def test_what_a_graph_cannot_hold_breaks_it_and_goes_on():
-    check(lambda x, r: (x * r, f"{r:.3f}", x + 1), breaks=1)
+    check(lambda x, r: (x * r, complex(r, 1), x + 1), breaks=1)
 
 
 def test_a_decision_on_a_float_is_a_guard():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, assert_same, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 from turret.errors import CaptureError
 
 X = torch.arange(1.0, 5.0)
@@ -442,3 +442,47 @@ def test_numbers_of_numpys_in_a_list_that_change_are_inputs_of_one_graph():
         holder.numbers = [numpy.int64(number), numpy.float32(number * 3)]
         assert_same(observed(X), holder(X))
     assert len(observed.graphs) == 2
+
+
+OF_INTS = {
+    "added": lambda x, n: n + x,
+    "chosen": lambda x, n: numpy.where(x < 2, n, x),
+    "bounded": lambda x, n: numpy.clip(x, 0, n),
+    "compared": lambda x, n: x > n,
+    "rolled": lambda x, n: numpy.roll(x, n),
+    "cut": lambda x, n: x[:n] * 2,
+    "filled": lambda x, n: numpy.full_like(x, n),
+    "in sums": lambda x, n: x.sum() + n,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", OF_INTS)
+def test_ints_that_change_are_symbols_beside_arrays_that_hold_them(name, dynamic):
+    program = OF_INTS[name]
+    observed = Observed(program, fullgraph=True, dynamic=dynamic)
+    for number in (2, 3, 5, 4) if name in ("rolled", "cut") else (2, 3, 5, -1, 70000):  # where it decides nothing
+        x = numpy.arange(7) + 0.5
+        assert_same(observed(x, number), program(x, number))
+    assert len(observed.units) <= 2
+
+
+@pytest.mark.parametrize("dtype", [numpy.int8, numpy.uint8, numpy.uint64, numpy.int32, numpy.float16])
+def test_ints_that_an_array_does_not_hold_raise_as_in_numpy(dtype):
+    def program(x, number):
+        return x + number
+
+    observed = Observed(program)
+    for number in (2, 3, 300, -1, 2**33, 5):
+        x = numpy.array([1, 2, 3]).astype(dtype)
+        (kind, mine), (expected, theirs) = outcome(observed, (x, number), {}), outcome(program, (x, number), {})
+        assert (kind, type(mine)) == (expected, type(theirs))
+        if kind == "returned":
+            assert_same(mine, theirs)
+
+
+def test_ints_that_torchs_library_takes_no_symbols_for_are_constants():
+    observed = Observed(numpy.tile, fullgraph=True)
+    for number in (2, 3, 4):
+        assert_same(observed(numpy.arange(3.0), number), numpy.tile(numpy.arange(3.0), number))
+    assert not observed.breaks

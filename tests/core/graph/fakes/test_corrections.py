@@ -401,3 +401,29 @@ def test_what_has_changing_sizes_is_resized_to_constant_ones(resize: Callable, d
         expected, made = resize(x), run(x)
         assert torch.equal(made, expected)
         assert made.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "resize",
+    [
+        lambda x, n, m: aten.resize(x + 1, [n, m]),
+        lambda x, n, m: aten.resize(x, [1, n, 2, m], memory_format=torch.channels_last),
+        lambda x, n, m: aten.resize_as(x.t(), torch.empty(n, m)),
+        lambda x, n, m: aten.resize_as(x, torch.empty(1, n, 1, m), memory_format=torch.channels_last),
+    ],
+)
+def test_what_is_resized_has_sizes_that_change(resize: Callable, dynamic: bool | None) -> None:
+    run = turret.compile(resize, dynamic=dynamic, fullgraph=True)
+    for n, m in ((4, 3), (2, 5), (3, 3), (5, 2)):
+        x = torch.randn(6, 5)
+        expected, made = resize(x, n, m), run(x, n, m)
+        assert torch.equal(made, expected)
+        assert made.stride() == expected.stride()
+
+
+def test_results_of_fakes_are_fakes() -> None:
+    with CorrectedFakeTensorMode() as mode:
+        x = torch.empty(2, 3)
+    for made in (aten.resize(x, [3, 2]), aten.resize_as(x, x.t()), aten.resize(x, [2, 3])):
+        assert getattr(made, "fake_mode", None) is mode

@@ -15,6 +15,7 @@ import sys
 import unicodedata
 import zlib
 
+import numpy
 import pytest
 import torch
 
@@ -275,3 +276,31 @@ def test_a_quantized_tensor_breaks_the_graph():
     assert_same(observed(X), program(X))
     with pytest.raises(CaptureError, match="makes a quantized tensor, which no graph holds"):
         Observed(program, fullgraph=True)(X)
+
+
+def of_limits(x, limits):
+    return x + float(limits.max) / 2, limits.bits
+
+
+def of_a_getter(x, getter):
+    return getter([x, x + 1, x * 2])
+
+
+MADE_ANEW = {
+    "torch.finfo": (of_limits, lambda: torch.finfo(torch.float16), lambda: torch.finfo(torch.bfloat16)),
+    "torch.iinfo": (of_limits, lambda: torch.iinfo(torch.int16), lambda: torch.iinfo(torch.uint8)),
+    "numpy.finfo": (of_limits, lambda: numpy.finfo(numpy.float16), lambda: numpy.finfo(numpy.float32)),
+    "numpy.iinfo": (of_limits, lambda: numpy.iinfo(numpy.int16), lambda: numpy.iinfo(numpy.uint8)),
+    "itemgetter": (of_a_getter, lambda: operator.itemgetter(1), lambda: operator.itemgetter(2, 0)),
+    "its bool": (of_a_getter, lambda: operator.itemgetter(1), lambda: operator.itemgetter(True)),
+    "methodcaller": (of_a_getter, lambda: operator.methodcaller("pop"), lambda: operator.methodcaller("pop", 0)),
+}
+
+
+@pytest.mark.parametrize("name", MADE_ANEW)
+def test_what_is_made_anew_for_each_call_is_known_by_what_it_says(name):
+    program, one, other = MADE_ANEW[name]
+    observed = Observed(program, fullgraph=True)
+    for make in (one, one, one, other, one, other, other):
+        assert_same(observed(X, make()), program(X, make()))
+    assert len(observed.units) == 2

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
+from turret.errors import CaptureError
 
 X = torch.arange(4.0)
 
@@ -177,3 +178,132 @@ def test_a_function_that_changes_what_its_caller_made_does_so_where_its_cache_mi
         return [list(run(torch.ones(2, 3), number)[1]) for number in numbers]
 
     assert told(turret.compile(program)) == told(program)
+
+
+def of_tensors(maxsize, body, counts):
+    log = []
+
+    @functools.lru_cache(maxsize=maxsize)
+    def kept(first, second=None):
+        if counts:
+            log.append(1)
+        return body(first) if second is None else body(first) * second
+
+    return kept, log
+
+
+def adds(kept, log, x, y):
+    return kept(x) + 1, len(log)
+
+
+def takes_two(kept, log, x, y):
+    return kept(x, y) * kept(x, second=y), kept(y, x) is kept(x, y)
+
+
+def writes_behind(kept, log, x, y):
+    z = kept(x)
+    x.add_(1)
+    return z + x
+
+
+def writes_ahead(kept, log, x, y):
+    x.add_(1)
+    return kept(x) + 1
+
+
+def gives_itself(kept, log, x, y):
+    return kept(x) is x, kept(x, x) + 1
+
+
+def in_no_gradients(kept, log, x, y):
+    with torch.no_grad():
+        z = kept(x)
+    return z + 1, z.requires_grad, kept(x) is z
+
+
+def behind_draws(kept, log, x, y):
+    drawn = torch.rand(3)
+    return kept(x).shape, drawn.shape
+
+
+BODIES = {
+    "sine": torch.sin,
+    "view": lambda v: v[1:],
+    "itself": lambda v: v,
+    "number": lambda v: v.dim(),
+    "raises": lambda v: [][0],
+    "writes": lambda v: v.add_(1),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "program", [adds, takes_two, writes_behind, writes_ahead, gives_itself, in_no_gradients, behind_draws]
+)
+@pytest.mark.parametrize("maxsize", [0, 1, None])
+@pytest.mark.parametrize("counts", [False, True])
+def test_what_is_remembered_of_tensors_is_found_as_python_finds_it(program, body, maxsize, counts):
+    def told(make):
+        kept, log = of_tensors(maxsize, BODIES[body], counts)
+        run = make(functools.partial(program, kept, log))
+        given = [(torch.arange(3.0) + n, torch.ones(3) * n) for n in range(3)]
+        found = [outcome(run, given[n], {}) for n in (0, 0, 1, 0, 2, 1, 2)]
+        return found, given, len(log)
+
+    expected = told(lambda function: function)
+    assert_same(told(Observed), expected)
+    whole = told(functools.partial(Observed, fullgraph=True))
+    if not any(isinstance(error, CaptureError) for _, error in whole[0]):
+        assert_same(whole, expected)
+
+
+@pytest.mark.parametrize("program", [adds, takes_two, writes_behind, gives_itself, in_no_gradients])
+def test_one_graph_holds_calls_of_tensors_that_change_nothing(program):
+    (mine, log), (theirs, _) = (of_tensors(3, torch.sin, counts=False) for _ in range(2))
+    observed = Observed(functools.partial(program, mine, log), fullgraph=True)
+    for number in range(5):  # the cache is full of tensors that are gone, as it is in any loop
+        given = X[:3] + number, X[:3] * number
+        assert_same(observed(*map(torch.clone, given)), program(theirs, log, *map(torch.clone, given)))
+    assert len(observed.graphs) <= 1 and not observed.recompiles
+
+
+def test_a_method_that_remembers_its_results_is_called_of_its_object_and_a_tensor():
+    class Scaled:
+        @functools.lru_cache
+        def of(self, x):
+            return x * 2
+
+    scaled = Scaled()
+    observed = Observed(lambda x: scaled.of(x) + 1, fullgraph=True)
+    for x in (X, X + 1, X):
+        assert_same(observed(x), x * 2 + 1)
+    assert len(observed.graphs) == 1
+    assert Scaled.of.cache_info().misses == 2
+
+
+def noise():
+    @functools.lru_cache(maxsize=8)
+    def drawn(number):
+        return torch.rand(number)
+
+    return drawn
+
+
+def draws_once(drawn, x):
+    return drawn(3) + x, drawn(2)
+
+
+def draws_behind(drawn, x):
+    first = torch.rand(3)
+    return drawn(3), first
+
+
+@pytest.mark.parametrize("program", [draws_once, draws_behind])
+def test_random_numbers_that_a_function_remembers_are_drawn_in_their_place(program):
+    def told(make):
+        run = make(functools.partial(program, noise()))
+        torch.manual_seed(7)
+        return [run(X[:3]) for _ in range(3)], torch.random.get_rng_state()
+
+    compile_eagerly = functools.partial(turret.compile, backend="eager", options={"cache": False})
+    assert_same(told(compile_eagerly), told(lambda function: function))

@@ -51,6 +51,18 @@ PORTABLE = {
     "function": "def f(x):\n    return x.sin() * 2\ndef make(): return f",
     "closure": "def make():\n    k = 3\n    def f(x): return x * k\n    return f",
     "default": "def g(x, k=2.5): return x * k\ndef f(x): return g(x)\ndef make(): return f",
+    "class that answers for any name": """
+class Answers(type):
+    def __getattr__(cls, name): raise KeyError(f"{name} was asked for")
+class Settings(metaclass=Answers):
+    scale = 3
+class Counts:
+    def __init__(self): self.scale, self.asked = 2, []
+    def __getattr__(self, name): self.asked.append(name); return 1
+counts = Counts()
+def f(x): return x * Settings.scale * counts.scale + len(counts.asked)
+def make(): return f
+""",
     "keyword default": "def g(x, *, k=2.5): return x * k\ndef f(x): return g(x)\ndef make(): return f",
     "lambda in a module": """
 class Net(nn.Module):

@@ -229,3 +229,131 @@ def test_a_list_that_holds_itself_is_left_to_python():
 )
 def test_two_texts_differ_where_no_numbers_make_them_equal(one, other, differ):
     assert one.differs_from(other) is other.differs_from(one) is differ
+
+
+# Texts of numbers that change from call to call.
+
+
+def keys_of_steps(x, n, log):
+    return {f"loss_{n}": x * 2, "lr": n, f"loss_{n}_again": [f"{n:03d}"]}
+
+
+def logged(x, n, log):
+    log[f"loss_{n}"] = x.sum()
+    log["last"] = f"step {n}"
+    return x + 1, log[f"loss_{n}"]
+
+
+def logged_and_deleted(x, n, log):
+    log.update({f"loss_{n}": x})
+    log["gone"] = x
+    del log["gone"]
+    return x * n
+
+
+def of_sizes_and_floats(x, n, log):
+    rate = log["rate"]
+    log["rate"] = rate / 2
+    y = x.repeat(n + 1)
+    return y * rate, f"{tuple(y.shape)} {rate:.3f} {log['rate']}"
+
+
+def written_in_all_ways(x, n, log):
+    return x + 1, str(n), repr(n * 2), "%d of %s" % (n, n + 1), ",".join([f"{n}", "a"]), f"a{n}".upper() + "z"
+
+
+def printed(x, n, log):
+    print(f"step {n}")
+    return x * 2
+
+
+LEFT = [keys_of_steps, logged, logged_and_deleted, of_sizes_and_floats, written_in_all_ways, printed]
+
+
+def compared(x, n, log):
+    return x * 2 if f"{n}" == "3" else x
+
+
+def found_by(x, n, log):
+    return x * {"k0": 1, "k3": 2}.get(f"k{n}", 3)
+
+
+def keys_that_may_be_equal(x, n, log):
+    return {f"k{n}": x, "k3": x * 2}
+
+
+def logged_beside_keys_that_may_be_equal(x, n, log):
+    log[f"loss_{n}"] = x
+    return x + ("loss_3" in log)
+
+
+def logged_over_one_that_may_be_equal(x, n, log):
+    log["loss_3"] = x * 5
+    log[f"loss_{n}"] = x
+    return x + 1
+
+
+def counted_with_all(x, n, log):
+    log[f"loss_{n}"] = x
+    return x + len(log), list(log)
+
+
+def raised_and_read(x, n, log):
+    try:
+        raise ValueError(f"bad {n}")
+    except ValueError as error:
+        return x + 1, str(error)
+
+
+READ = [
+    compared, found_by, keys_that_may_be_equal, logged_beside_keys_that_may_be_equal,
+    logged_over_one_that_may_be_equal, counted_with_all, raised_and_read,
+]  # fmt: skip
+
+
+def told(call, capsys):
+    log = {"loss_2": 1, "rate": 0.5}
+    found = [(call(X, n, log), list(log)) for n in (0, 1, 2, 3, 4, 5, 3)]
+    return found, log, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", LEFT)
+def test_numbers_that_change_and_are_only_written_are_captured_once_more(program, capsys):
+    observed = Observed(program)
+    assert_same(told(observed, capsys), told(program, capsys))
+    assert len(observed.units) == 2  # for the first number, and for all others
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", READ)
+def test_numbers_whose_texts_are_read_are_constants(program, dynamic, fullgraph, capsys):
+    observed = Observed(program, fullgraph=fullgraph, dynamic=dynamic)
+    assert_same(told(observed, capsys), told(program, capsys))
+    assert not observed.breaks
+
+
+def one_in_each_side(x, n):
+    if x.sum() > 0:
+        return x, f"up {n}"
+    return x * 2, f"down {n}"
+
+
+def one_that_a_side_leaves(x, n):
+    name = f"k{n}"
+    if x.sum() > 0:
+        name = "up"
+    return x + 1, name
+
+
+def one_that_both_sides_add_to(x, n):
+    name = f"k{n}"
+    name = name + "up" if x.sum() > 0 else name + "down"
+    return x + 1, name
+
+
+@pytest.mark.parametrize("program", [one_in_each_side, one_that_a_side_leaves, one_that_both_sides_add_to])
+def test_texts_of_numbers_that_change_are_told_apart_behind_a_branch_on_data(program):
+    observed = Observed(program, fullgraph=True)
+    for n, x in enumerate((X, -X, X, -X)):
+        assert_same(observed(x, n), program(x, n))
