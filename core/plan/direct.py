@@ -17,6 +17,7 @@ from turret.hooks.graph_capture import KnownCall
 from turret.plan import Allocate, Call, Free, Launch, Plan, SlotRef, View
 from turret.plan.executor import LoadedPlan, PlanWriter, refs, slots_as_tensors
 from turret.plan.plan import Step
+from turret.plan.sections import touched_slots
 from turret.plan.workspaces import device_table_lengths
 from turret.storage.artifact_cache import Store
 
@@ -139,9 +140,7 @@ class _DirectWriter(PlanWriter):
         return super().addressed().union(*(self._slots_of(number) for number in self.calls))
 
     def _slots_of(self, number: int) -> set[int]:
-        call = self.plan.steps[number]
-        assert isinstance(call, Call)
-        return self._roots_of((*given_slots(call), *made_slots(call)))
+        return self._roots_of(touched_slots(self.plan.steps[number]))
 
     def _roots_of(self, slots: Iterable[int]) -> set[int]:
         return {self._roots.get(slot, slot) for slot in slots}

@@ -112,7 +112,7 @@ def _written(step: Step) -> list[int]:
     return found
 
 
-def _touched(step: Step) -> list[int]:
+def touched_slots(step: Step) -> list[int]:
     """Slots that a step reads, writes or makes."""
     match step:
         case Allocate():
@@ -126,7 +126,7 @@ def _touched(step: Step) -> list[int]:
         case Call():
             into = [] if step.into is None else [step.into]
             made = [slot for slot in step.outputs if slot is not None]
-            return into + made + [ref.slot for ref in refs((step.args, list(step.kwargs.values())))]
+            return [ref.slot for ref in refs((step.args, list(step.kwargs.values())))] + made + into
     return []
 
 
@@ -147,12 +147,12 @@ def _bound(step: Step) -> list[str]:
     return [b.symbol for b in step.symbol_bindings] if isinstance(step, Call) else []
 
 
-def _texts(value: Any) -> list[SizeText]:
+def size_texts(value: Any) -> list[SizeText]:
     """The sizes among the arguments of a call."""
     if isinstance(value, SizeRef):
         return [value.text]
     if isinstance(value, list | tuple):
-        return [text for item in value for text in _texts(item)]
+        return [text for item in value for text in size_texts(item)]
     return []
 
 
@@ -166,7 +166,7 @@ class _Splitter:
         self.of_data = plan.data_symbols
         self.steps = [self._steps(section) for section in self.sections]
         self.needs = [self._needs(number) for number in range(len(self.sections))]
-        self.tensors = [{s for step in steps for s in _touched(step) if self._moves(s)} for steps in self.steps]
+        self.tensors = [{s for step in steps for s in touched_slots(step) if self._moves(s)} for steps in self.steps]
         self.inputs = {slot: number for number, slot in enumerate(plan.inputs) if slot is not None}
         self.bases = {step.slot: step for step in plan.steps if isinstance(step, View)}
 
@@ -190,7 +190,7 @@ class _Splitter:
                 case Compute():
                     texts.append(step.text)
                 case Call():
-                    texts += _texts((step.args, list(step.kwargs.values())))
+                    texts += size_texts((step.args, list(step.kwargs.values())))
                     for slot in step.outputs:
                         texts += [] if slot is None else [*slots[slot].shape, *slots[slot].stride]
         found = self._words(texts) | frozenset(section.symbols)
@@ -253,7 +253,7 @@ class _Splitter:
 
     def _needed_after(self, number: int) -> frozenset[str]:
         """Numbers that later sections mention, or what is computed between sections, or outputs."""
-        outputs = self._words(_texts(self.plan.outputs))
+        outputs = self._words(size_texts(self.plan.outputs))
         computed = self._words(step.text for step in self.plan.steps if isinstance(step, Compute))
         return outputs.union(computed, *self.needs[number + 1 :])
 
@@ -267,7 +267,7 @@ class _Splitter:
         return self.inputs.get(slot) in self.plan.static_inputs
 
     def _slots(self, number: int, taken: Sequence[int]) -> tuple[Slot, ...]:
-        touched = {slot for step in self.steps[number] for slot in _touched(step)}
+        touched = {slot for step in self.steps[number] for slot in touched_slots(step)}
         touched |= {step.slot for step in self.steps[number] if isinstance(step, View)}
         places = {slot: position for position, slot in enumerate(taken)}
         found = []
@@ -283,7 +283,7 @@ class _Splitter:
         """Arena and scratch memory of a section."""
         plan, section = self.plan, self.sections[number]
         scratch = self._scratch(number, self.needs[number])
-        used = [plan.slots[s] for step in self.steps[number] for s in _touched(step)]
+        used = [plan.slots[s] for step in self.steps[number] for s in touched_slots(step)]
         arena = max((_end(slot) for slot in used if slot.storage == "arena"), default=0)
         if scratch:
             arena = plan.arena_bytes  # kernels look for scratch memory behind all of it

@@ -11,26 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
-from turret.hooks.events import Event
+from tests.plugins.cudagraphs.direct_lab import Heard
 
 BF16 = torch.bfloat16
-
-
-class Heard:
-    """What was said about recordings."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    @turret.hookimpl
-    def turret_event(self, event: Event) -> None:
-        if event.kind == "direct_calls":
-            self.messages.append(event.message)
-
-    def expect(self, *counts: str) -> None:
-        """Each of the graphs so far has launches of so many of its calls."""
-        found = [message.partition(": ")[2].partition(" library")[0] for message in self.messages]
-        assert found == list(counts), self.messages
 
 
 class Block(nn.Module):

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.frames.class_members import class_member, member_owner, own_attribute
+from turret.frames.class_members import class_member, member_owner
+from turret.frames.descriptions import name_of
 from turret.frames.guards import Guard
 from turret.frames.sources import AttrSource, BoundSource, DictSource, ItemSource, Source
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, PLAIN
@@ -223,10 +224,8 @@ def _same(source: Source, found: Any) -> Guard:
 
 
 def _name(value: Any) -> str:
-    name = own_attribute(value, "__qualname__") or own_attribute(value, "__name__")
-    if type(value) is dict and isinstance(value.get("__name__"), str):
-        return f"G[{value['__name__']}]"
-    return name if isinstance(name, str) else type(value).__qualname__
+    is_module = type(value) is dict and isinstance(value.get("__name__"), str)
+    return f"G[{value['__name__']}]" if is_module else name_of(value)
 
 
 _GUARDED_ANSWERS = frozenset(

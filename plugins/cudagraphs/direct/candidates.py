@@ -21,8 +21,9 @@ from turret.graph.externs import (
 from turret.graph.obstacles import why_not_recorded
 from turret.graph.op_traits import is_random_op
 from turret.plan import Call, Plan, SizeRef, View
-from turret.plan.direct import Places, given_slots, made_slots, roots
+from turret.plan.direct import Places, made_slots, roots
 from turret.plan.plan import Step
+from turret.plan.sections import size_texts, touched_slots
 from turret.plan.sizes import Sizes, compile_size
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -129,18 +130,12 @@ def _why_not(plan: Plan, places: Places, call: Call) -> str:
         return "its results may be what it is given"
     if reason := why_not_recorded(op, call.args, (), collectives=False):
         return f"it {reason}"
-    if _has_sizes((call.args, list(call.kwargs.values()))):
+    if size_texts((call.args, list(call.kwargs.values()))):
         return "it takes sizes that change"
-    for slot in (*given_slots(call), *made_slots(call)):
+    for slot in touched_slots(call):
         if reason := _why_not_slot(plan, places, slot):
             return reason
     return ""
-
-
-def _has_sizes(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_has_sizes, value))
-    return isinstance(value, SizeRef)
 
 
 def _why_not_slot(plan: Plan, places: Places, slot: int) -> str:

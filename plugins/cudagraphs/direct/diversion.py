@@ -54,7 +54,7 @@ class Diversion:
             function.divert(cls(context, function))
 
     def __call__(self, args: list[Any]) -> list[Any] | None:
-        key = tuple(read(args[position]) for _, position, read in self._readers)
+        key = self._key(args)
         if key in self._launched:
             return self._run(key, args)
         self._calls[key] += 1
@@ -65,6 +65,10 @@ class Diversion:
         elif len(self._calls) > _MOST_COUNTED:
             self._calls.clear()
         return None
+
+    def _key(self, args: list[Any]) -> Key:
+        """The sizes of a call."""
+        return tuple(read(args[position]) for _, position, read in self._readers)
 
     def _run(self, key: Key, args: list[Any]) -> list[Any] | None:
         """A call of sizes for which it is known whether library calls can be launched."""
@@ -99,7 +103,7 @@ class Diversion:
 
     def _of_known_sizes(self, args: list[Any]) -> list[Any] | None:
         """As a call of this, where no further sizes are recorded."""
-        key = tuple(read(args[position]) for _, position, read in self._readers)
+        key = self._key(args)
         return self._run(key, args) if key in self._launched else None
 
     def _found(self, sizes: Sizes, is_recording: Callable[[], bool]) -> Launched | None:

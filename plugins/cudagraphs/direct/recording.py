@@ -14,6 +14,8 @@ from turret.hooks.graph_capture import WORD, KnownCall, RecordedCall, Recording,
 from turret.plan import Call, Plan, SlotRef
 from turret.plan.direct import given_slots, made_slots, own_entry, roots, table_place
 from turret.plan.modes import below_autograd
+from turret.plan.sections import touched_slots
+from turret.plan.sizes import static_sizes
 from turret.plugins.cudagraphs.recording.recorder import GRANULE, AllocatingCall, Item, Recorder, ResultPlace, Words
 from turret.plugins.cudagraphs.work import RecordingDevice
 
@@ -84,7 +86,7 @@ class _CallRecorder:
     ) -> None:
         self._plan, self._calls, self._device, self._keeps_arena = plan, calls, recording_device, keeps_arena
         self._roots = {slot: (root, sum(map(int, at))) for slot, (root, at) in roots(plan).items() if _are_known(at)}
-        self._slots = [{self._root(slot)[0] for slot in _worked_on(call)} for call in calls.values()]
+        self._slots = [{self._root(slot)[0] for slot in touched_slots(call)} for call in calls.values()]
         self._results = dict(self._allocating())
         self._unlike: set[int] = set()
         """Steps of calls whose results are laid out in another way than the plan says."""
@@ -138,11 +140,13 @@ class _CallRecorder:
 
     def _nbytes(self, slot: int) -> int:
         found = self._plan.slots[slot]
-        return max(1, extent(_ints(found.shape), _ints(found.stride))) * found.torch_dtype.itemsize
+        return max(1, extent(static_sizes(found.shape), static_sizes(found.stride))) * found.torch_dtype.itemsize
 
     def _tensor(self, slot: int, address: int) -> torch.Tensor:
         found = self._plan.slots[slot]
-        return tensor_at(address, _ints(found.shape), _ints(found.stride), found.torch_dtype, self._device.device)
+        return tensor_at(
+            address, static_sizes(found.shape), static_sizes(found.stride), found.torch_dtype, self._device.device
+        )
 
     def _run(self, memory: Mapping[Item, Any]) -> list[ResultPlace]:
         """Run all calls; where the results lie that they allocate."""
@@ -171,7 +175,7 @@ class _CallRecorder:
             if slot is None:
                 continue
             found = self._plan.slots[slot]
-            layout = _ints(found.shape), _ints(found.stride), found.torch_dtype
+            layout = static_sizes(found.shape), static_sizes(found.stride), found.torch_dtype
             if (tuple(result.shape), tuple(result.stride()), result.dtype) != layout:
                 self._unlike.add(number)
             made["slot", slot] = result
@@ -227,10 +231,6 @@ def _why_unplaced(recording: Recording, nodes: range, places: Sequence[TableWord
     return f"whose memory {recording.nodes[missing[0]].name} fills is not known" if missing else ""
 
 
-def _worked_on(call: Call) -> list[int]:
-    return [*given_slots(call), *made_slots(call)]
-
-
 def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     """An argument with tensors in the place of slots."""
     if isinstance(value, SlotRef):
@@ -242,7 +242,3 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 
 def _are_known(offsets: Sequence[int | str]) -> bool:
     return all(isinstance(offset, int) for offset in offsets)
-
-
-def _ints(sizes: Sequence[int | str]) -> tuple[int, ...]:
-    return tuple(map(int, sizes))

@@ -12,23 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
+from tests.plugins.cudagraphs.direct_lab import Heard
 from tests.plugins.devices.acme_world import World, on_acme, rand
-from turret.hooks.events import Event
 from turret.testing import Features, check, program_of_seed
 
 MLP = ((16, 32), (32, 64), (64, 16))
-
-
-class Heard:
-    """What was said about recordings."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    @turret.hookimpl
-    def turret_event(self, event: Event) -> None:
-        if event.kind == "direct_calls":
-            self.messages.append(event.message)
 
 
 def layers(*shapes: tuple[int, int]) -> Any:
