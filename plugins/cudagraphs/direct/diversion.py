@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import torch
 
 from turret.hooks.context import CompileContext
@@ -19,15 +22,49 @@ from turret.storage.fork_safety import Lock
 from turret.torch_compat.settings import product_settings
 
 _CALLS = 3
-"""The call of a plan, with the same sizes, before which its library calls are recorded.  That takes about 0.2 s for 40
-of them (an H200's host), of which programs that make one call or two are spared, and comes while programs still warm
-up.  The first call may load kernels, which a recording must not."""
+"""The call of a plan, with the same sizes, before which its library calls are recorded.  That takes about 0.1 s, of
+which programs that make one call or two are spared, and comes while programs still warm up.  The first call may load
+kernels, which a recording must not."""
+
+_FIRST_SIZES, _SHARE = 2, 0.1
+"""Sizes of a plan that are recorded as soon as they came so often, and the share of a process's time that recordings
+may take where others are.
+
+A call of 60 library calls wins half a millisecond, so that a size has to come some hundred times to be worth it; nobody
+knows which will.  As a share, what is lost is bounded, and what comes for long is recorded in the end."""
 
 _MOST_SIZES, _MOST_COUNTED = 64, 1024
 """Sizes of a plan for which its library calls are recorded, and of which calls are counted."""
 
 Key = tuple[int, ...]
 Launched = Callable[[list[Any]], list[Any] | None]
+
+
+@attrs.define(eq=False)
+class RecordingTime:
+    """Seconds that recordings of library calls took in this process, against those since the first was asked for."""
+
+    clock: Callable[[], float] = time.monotonic
+    spent: float = 0.0
+    began: float | None = None
+
+    def allows_more(self) -> bool:
+        """Whether they took no more than ``_SHARE`` of the time."""
+        now = self.clock()
+        self.began = now if self.began is None else self.began
+        return self.spent <= _SHARE * (now - self.began)
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """What happens within it is a recording."""
+        start = self.clock()
+        try:
+            yield
+        finally:
+            self.spent += self.clock() - start
+
+
+recording_time = RecordingTime()
 
 
 class Diversion:
@@ -58,12 +95,13 @@ class Diversion:
         if key in self._launched:
             return self._run(key, args)
         self._calls[key] += 1
-        if self._calls[key] >= _CALLS:
+        if len(self._calls) > _MOST_COUNTED:
+            self._calls.clear()
+        # Asked before sizes are counted, so that the time begins with the first call.
+        elif (recording_time.allows_more() or len(self._launched) < _FIRST_SIZES) and self._calls[key] >= _CALLS:
             with self._lock:
                 if key not in self._launched:
                     self._now.copy().run(self._record, key)
-        elif len(self._calls) > _MOST_COUNTED:
-            self._calls.clear()
         return None
 
     def _key(self, args: list[Any]) -> Key:
@@ -93,7 +131,8 @@ class Diversion:
             if is_recording():
                 return
             sizes = dict(zip((symbol for symbol, *_ in self._readers), key, strict=True))
-            launch = self._found(sizes, is_recording)
+            with recording_time.counting():
+                launch = self._found(sizes, is_recording)
         self._launched[key] = launch
         if not self._readers and launch is None:
             self._divert(None)

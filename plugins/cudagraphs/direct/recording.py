@@ -14,7 +14,6 @@ from turret.hooks.graph_capture import WORD, KnownCall, RecordedCall, Recording,
 from turret.plan import Call, Plan, SlotRef
 from turret.plan.direct import given_slots, made_slots, own_entry, roots, table_place
 from turret.plan.modes import below_autograd
-from turret.plan.sections import touched_slots
 from turret.plan.sizes import static_sizes
 from turret.plugins.cudagraphs.recording.recorder import GRANULE, AllocatingCall, Item, Recorder, ResultPlace, Words
 from turret.plugins.cudagraphs.work import RecordingDevice
@@ -79,17 +78,48 @@ def record_calls(
 
 
 class _CallRecorder:
-    """Calls of a plan by their steps, recorded one behind the other."""
+    """Calls of a plan by their steps: one of each kind is recorded, one behind the other."""
 
     def __init__(
         self, plan: Plan, calls: Mapping[int, Call], recording_device: RecordingDevice, keeps_arena: bool
     ) -> None:
-        self._plan, self._calls, self._device, self._keeps_arena = plan, calls, recording_device, keeps_arena
+        self._plan, self._device, self._keeps_arena = plan, recording_device, keeps_arena
         self._roots = {slot: (root, sum(map(int, at))) for slot, (root, at) in roots(plan).items() if _are_known(at)}
-        self._slots = [{self._root(slot)[0] for slot in touched_slots(call)} for call in calls.values()]
+        self._kinds = self._alike(calls)
+        self._calls = {next(iter(kind)): calls[next(iter(kind))] for kind in self._kinds}
         self._results = dict(self._allocating())
         self._unlike: set[int] = set()
         """Steps of calls whose results are laid out in another way than the plan says."""
+
+    def _alike(self, calls: Mapping[int, Call]) -> list[dict[int, list[int]]]:
+        """The calls of each kind by their steps, with the slots whose memory each works on, in the same order.
+
+        Layers repeat: what a library launches is decided by the op, by how tensors are laid out, which of them lie in
+        one piece of memory and where in it, and by the other arguments.
+        """
+        found: dict[Any, dict[int, list[int]]] = {}
+        for number, call in calls.items():
+            slots: list[int] = []
+            made = [slot if slot is None else SlotRef(slot) for slot in (*call.outputs, call.into)]
+            kind = (call.op, *(self._described(value, slots) for value in (call.args, call.kwargs, made)))
+            found.setdefault(kind, {})[number] = slots
+        return list(found.values())
+
+    def _described(self, value: Any, slots: list[int]) -> Any:
+        """What calls of a kind have in common of an argument or a result; ``slots`` gets those it lies in."""
+        if isinstance(value, SlotRef):
+            root, offset = self._root(value.slot)
+            if root not in slots:
+                slots.append(root)
+            found = self._plan.slots[value.slot]
+            return slots.index(root), offset, found.shape, found.stride, found.dtype
+        if isinstance(value, dict):
+            return tuple((name, self._described(item, slots)) for name, item in value.items())
+        if isinstance(value, list | tuple):
+            return (type(value), *(self._described(item, slots) for item in value))
+        if isinstance(value, torch.Tensor):
+            return tuple(value.shape), value.dtype  # at which nobody looks (``candidates``)
+        return type(value), repr(value)
 
     def _allocating(self) -> Iterator[tuple[Item, AllocatingCall]]:
         """The slots of results that calls allocate."""
@@ -111,23 +141,28 @@ class _CallRecorder:
         own = _OwnMemory(pool.segments(), own_entry(self._plan, self._keeps_arena))
         found: dict[int, KnownCall] = {}
         reasons: dict[str, str] = {}
-        for (number, call), slots, recorded in zip(self._calls.items(), self._slots, recording.calls, strict=True):
-            reason, places = _why_not(recording, recorded, slots, words, unclear), list[TableWord]()
+        for (number, call), kind, recorded in zip(self._calls.items(), self._kinds, recording.calls, strict=True):
+            slots = kind[number]
+            reason = _why_not(recording, recorded, slots, words, unclear)
             if number in self._unlike:
                 reason = "its results are laid out as nobody said"
+            own_words: list[TableWord] = []
             if not reason:
-                places = self._table_words(recorded, slots, words)
-                places += own.table_words(recording, recorded.nodes, places)
-                reason = _why_unplaced(recording, recorded.nodes, places)
+                places = self._table_words(recorded, slots, slots, words)
+                own_words = list(own.table_words(recording, recorded.nodes, places))
+                reason = _why_unplaced(recording, recorded.nodes, [*places, *own_words])
             if reason:
                 reasons.setdefault(call.op, reason)
-            else:
-                found[number] = KnownCall(recording, recorded.nodes, tuple(places))
+                continue
+            for member, its_slots in kind.items():
+                places = self._table_words(recorded, slots, its_slots, words)
+                found[member] = KnownCall(recording, recorded.nodes, (*places, *own_words))
         return KnownCalls(found, reasons, own.nbytes)
 
     def _memory(self) -> dict[Item, torch.Tensor]:
         """A tensor for each slot; they lie over each other, as nothing is read or written while calls are recorded."""
-        slots = sorted(slot for slot in set().union(*self._slots) if ("slot", slot) not in self._results)
+        touched = {slot for number, kind in zip(self._calls, self._kinds, strict=True) for slot in kind[number]}
+        slots = sorted(slot for slot in touched if ("slot", slot) not in self._results)
         nbytes = {slot: self._nbytes(slot) for slot in slots}
         block = self._device.empty((max(nbytes.values()) + GRANULE * (len(slots) + 1),), (1,), torch.uint8)
         begin = block.data_ptr() + -block.data_ptr() % GRANULE
@@ -190,10 +225,14 @@ class _CallRecorder:
         made.untyped_storage().owner = whole  # type: ignore[attr-defined]
         return made
 
-    def _table_words(self, recorded: RecordedCall, slots: set[int], words: Words) -> list[TableWord]:
+    def _table_words(
+        self, recorded: RecordedCall, slots: Sequence[int], others: Sequence[int], words: Words
+    ) -> list[TableWord]:
+        """The words of a recorded call with addresses in ``slots``, with what is found in the table for a call of its
+        kind that works on ``others`` in their place."""
         found = []
-        for slot in sorted(slots):
-            entry, further = table_place(self._plan, slot, self._keeps_arena)
+        for slot, other in zip(slots, others, strict=True):
+            entry, further = table_place(self._plan, other, self._keeps_arena)
             found += [
                 TableWord(word.node, word.offset, entry, word.delta + further)
                 for word in words["slot", slot]
@@ -205,7 +244,7 @@ class _CallRecorder:
 def _why_not(
     recording: Recording,
     recorded: RecordedCall,
-    slots: set[int],
+    slots: Sequence[int],
     words: Words,
     unclear: Mapping[Item, str],
 ) -> str:

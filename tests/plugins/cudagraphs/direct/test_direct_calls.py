@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,9 +15,16 @@ from hypothesis import strategies as st
 import turret
 from tests.plugins.cudagraphs.direct_lab import Heard
 from tests.plugins.devices.acme_world import World, on_acme, rand
+from turret.plugins.cudagraphs.direct import diversion, recording
+from turret.plugins.cudagraphs.direct.diversion import RecordingTime
 from turret.testing import Features, check, program_of_seed
 
 MLP = ((16, 32), (32, 64), (64, 16))
+
+
+def clock_at(now: list[float], spent: float = 0.0) -> Any:
+    """What recordings took of this process's time is asked of a clock that shows ``now``."""
+    return mock.patch.object(diversion, "recording_time", RecordingTime(clock=lambda: now[0], spent=spent))
 
 
 def layers(*shapes: tuple[int, int]) -> Any:
@@ -76,9 +84,10 @@ def test_nothing_is_launched_where_the_option_says_so(world: World) -> None:
 def test_each_size_of_a_graph_has_launches_of_its_own(world: World) -> None:
     function, heard = layers(*MLP), Heard()
     compiled = turret.compile(function, dynamic=True, plugins=[world.plugin, heard], options={"cache": False})
-    for _ in range(5):
-        for rows in (3, 8, 5):
-            agree(compiled, function, rand(rows, 16))
+    with clock_at([0.0]):
+        for _ in range(5):
+            for rows in (3, 8, 5):
+                agree(compiled, function, rand(rows, 16))
     assert launched(world) == 3 * 3 * 2
     assert len(heard.messages) == 3
     assert all("3 of 3" in message for message in heard.messages)
@@ -87,13 +96,46 @@ def test_each_size_of_a_graph_has_launches_of_its_own(world: World) -> None:
 
 
 @on_acme
+def test_further_sizes_wait_until_recordings_are_a_small_share_of_the_time(world: World) -> None:
+    function, heard, now = layers(*MLP), Heard(), [0.0]
+    compiled = turret.compile(function, dynamic=True, plugins=[world.plugin, heard], options={"cache": False})
+
+    def rounds() -> int:
+        for _ in range(5):
+            for rows in (3, 8, 5, 6):
+                agree(compiled, function, rand(rows, 16))
+        return len(heard.messages)
+
+    with clock_at(now, spent=2.0):
+        assert rounds() == 2
+        now[0] = 19.0
+        assert rounds() == 2
+        now[0] = 21.0
+        assert rounds() == 4
+
+
+@on_acme
+def test_of_calls_that_are_alike_one_is_recorded(world: World) -> None:
+    function = layers(*[(16, 16)] * 5, (16, 32), (32, 16), (16, 16))
+    compiled = world.compile(function)
+    counts = []
+    with mock.patch.object(recording, "fast_callable", wraps=recording.fast_callable) as made:
+        for _ in range(5):
+            agree(compiled, function, rand(8, 16))
+            counts.append(made.call_count)
+    assert launched(world) == 2 * 8
+    assert counts[:2] == [0, 0] and counts[2] % 3 == 0 and counts[2:] == [counts[2]] * 3
+
+
+@on_acme
 def test_sizes_that_are_not_recorded_yet_are_launched(world: World) -> None:
     function = layers(*MLP)
     given = {"cache": False, "cudagraphs": True, "on_error": "raise"}
     compiled = turret.compile(function, dynamic=True, plugins=[world.plugin], options=given)
-    for _ in range(5):
-        for rows in (2, 3, 4, 5, 6, 7):
-            agree(compiled, function, rand(rows, 16))
+    with clock_at([0.0]):
+        for _ in range(5):
+            for rows in (2, 3, 4, 5, 6, 7):
+                agree(compiled, function, rand(rows, 16))
     assert launched(world) == 4 * 2 * 3  # of four sizes, in their fourth and fifth call
     assert turret.cudagraphs.report().recordings == 2
 
