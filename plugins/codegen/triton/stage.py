@@ -19,11 +19,17 @@ from turret.plan.launch.device import TABLE
 from turret.plan.launch.driver_library import LAUNCHER
 from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen.triton.compilation.autotune import Tuner
-from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
+from turret.plugins.codegen.triton.compilation.compile import (
+    CompiledKernel,
+    DeferredKernel,
+    KernelCompiler,
+    Launchable,
+    Variant,
+)
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.emission.attention import writes
 from turret.plugins.codegen.triton.program import emit
-from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
+from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, wanted, with_alignment
 from turret.plugins.codegen.triton.stream import given_tensors
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.row_column import one_pass
@@ -55,6 +61,8 @@ def device_properties(target: Target) -> DeviceProperties:
     capability = int(digits[:-1]), int(digits[-1])
     return DeviceProperties(capability, target.cores) if target.cores else DeviceProperties(capability)
 
+
+_DEFERRED = "# (not compiled yet: it is when sizes first ask for it)"
 
 Identity = tuple[str, frozenset[str], tuple[str, ...]]
 
@@ -97,9 +105,10 @@ class _CodeGenerator:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(LAUNCHER.build, self.cache)
             segments = {run.name: self._emitted(run) for run in self.draft.segments}
-            chosen = self._choose(list(alternatives(segments)))
+            compiled = self._choose(list(wanted(segments, self.hints)))
             built.result()
-        launched = {(v[0].name, v[0].divisible): (v, compiled) for v, compiled in chosen.values()}
+        chosen = {**compiled, **self._deferred(list(alternatives(segments)), compiled)}
+        launched = {(v[0].name, v[0].divisible): (v, c) for v, c in chosen.values()}
         segments = {
             name: [tuple(_launched(kernel, chosen[_identity(kernel)][0]) for kernel in group) for group in groups]
             for name, groups in segments.items()
@@ -107,8 +116,8 @@ class _CodeGenerator:
         packed = pack(self.draft, segments, lambda kernel: launched[kernel.name, kernel.divisible])
         return attrs.evolve(
             self.draft.plan,
-            source=_source(segments),
-            library=self._bundle(packed.table, {c.key: c for _, c in launched.values()}),
+            source=_source(segments, {v[0].name for v, c in launched.values() if isinstance(c, DeferredKernel)}),
+            library=self._bundle(packed.table, [c for _, c in launched.values()]),
             scratch_bytes=packed.scratch_bytes,
             arena_spans=packed.arena_spans,
         )
@@ -140,18 +149,28 @@ class _CodeGenerator:
             chosen[identity] = pairs[0] if self.tuner is None else self.tuner.best(pairs, self.declarations)
         return chosen
 
+    def _deferred(
+        self, kernels: list[TritonKernel], compiled: dict[Identity, tuple[Variant, CompiledKernel]]
+    ) -> dict[Identity, tuple[Variant, Launchable]]:
+        """The variants to launch for other sizes than those at hand, from the cache or to be compiled when sizes ask
+        for them."""
+        hidden = max(kernel.hidden_pointers for _, kernel in compiled.values())
+        missing = {_identity(k): (k, k.configs[0]) for k in kernels if _identity(k) not in compiled}
+        return {identity: (variant, self.compiler.deferred(variant, hidden)) for identity, variant in missing.items()}
+
     def _candidates(self, kernel: TritonKernel) -> list[Variant]:
-        if self.tuner is None:
+        """What is compiled of a kernel: more than one where they can be timed."""
+        if self.tuner is None or kernel.sizes:
             return [(kernel, kernel.configs[0])]
         return [(each, config) for each in (kernel, *kernel.rivals) for config in each.configs]
 
     def _progress(self, done: int, wanted: int) -> None:
         self.context.emit("progress", stage="codegen", name=self.name, message=f"{done} of {wanted} kernels compiled")
 
-    def _bundle(self, table: LaunchTable, compiled: dict[str, CompiledKernel]) -> Library:
-        """The entry that a plan is loaded from: its launch table and every binary, so that it is whole or gone."""
-        images = {c.binary.file: c.image for c in compiled.values()}
-        files = {binary.file: images[binary.file] for binary in table.kernels}
+    def _bundle(self, table: LaunchTable, kernels: list[Launchable]) -> Library:
+        """The entry that a plan is loaded from: its launch table and every binary that there is, so that it is whole or
+        gone."""
+        files = {kernel.binary.file: kernel.image for kernel in kernels if isinstance(kernel, CompiledKernel)}
         text = codec.dumps(table).encode()
         digest = hashlib.sha256(text)
         for name in sorted(files):
@@ -162,7 +181,7 @@ class _CodeGenerator:
         return Library(key, TABLE)
 
 
-def _source(segments: dict[str, list[Emitted]]) -> str:
+def _source(segments: dict[str, list[Emitted]], deferred: set[str]) -> str:
     """All kernels for people, each once, under the segments that launch them."""
     seen: set[str] = set()
     parts = []
@@ -171,5 +190,5 @@ def _source(segments: dict[str, list[Emitted]]) -> str:
         for kernel in alternatives({name: groups}):
             if kernel.name not in seen:
                 seen.add(kernel.name)
-                parts.append(str(kernel))
+                parts.append(f"{_DEFERRED}\n{kernel}" if kernel.name in deferred else str(kernel))
     return "\n\n".join(parts)
