@@ -72,6 +72,14 @@ def _identity(kernel: TritonKernel) -> Identity:
     return kernel.name, kernel.divisible, tuple(rival.name for rival in kernel.rivals)
 
 
+LaunchKey = tuple[str, frozenset[str]]
+"""What kernels have in common that are compiled and launched as one."""
+
+
+def _launch_key(kernel: TritonKernel) -> LaunchKey:
+    return kernel.name, kernel.divisible
+
+
 def _launched(kernel: TritonKernel, chosen: Variant) -> TritonKernel:
     """A kernel, or that of its rivals which was chosen for all that are like it; with no other configuration."""
     (each,) = (k for k in (kernel, *kernel.rivals) if k.name == chosen[0].name)
@@ -105,18 +113,20 @@ class _CodeGenerator:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(LAUNCHER.build, self.cache)
             segments = {run.name: self._emitted(run) for run in self.draft.segments}
-            compiled = self._choose(list(wanted(segments, self.hints)))
+            compiled, fresh = self._choose(list(wanted(segments, self.hints)))
             built.result()
         chosen = {**compiled, **self._deferred(list(alternatives(segments)), compiled)}
-        launched = {(v[0].name, v[0].divisible): (v, c) for v, c in chosen.values()}
+        launched = {_launch_key(v[0]): (v, c) for v, c in chosen.values()}
+        deferred = {key for key, (_, c) in launched.items() if isinstance(c, DeferredKernel)}
+        self._tell(fresh, len(deferred))
         segments = {
             name: [tuple(_launched(kernel, chosen[_identity(kernel)][0]) for kernel in group) for group in groups]
             for name, groups in segments.items()
         }
-        packed = pack(self.draft, segments, lambda kernel: launched[kernel.name, kernel.divisible])
+        packed = pack(self.draft, segments, lambda kernel: launched[_launch_key(kernel)])
         return attrs.evolve(
             self.draft.plan,
-            source=_source(segments, {v[0].name for v, c in launched.values() if isinstance(c, DeferredKernel)}),
+            source=_source(segments, deferred),
             library=self._bundle(packed.table, [c for _, c in launched.values()]),
             scratch_bytes=packed.scratch_bytes,
             arena_spans=packed.arena_spans,
@@ -132,22 +142,27 @@ class _CodeGenerator:
         emitted = emit(kernel, self.declarations, self.properties, self.hints, given, tuned)
         return tuple(with_alignment(k, self.draft) for k in emitted)
 
-    def _choose(self, kernels: list[TritonKernel]) -> dict[Identity, tuple[Variant, CompiledKernel]]:
-        """The variant to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""
+    def _tell(self, fresh: int, deferred: int) -> None:
+        """Tell observers how many kernels were compiled."""
+        left = f", {deferred} left until sizes ask for them" if deferred else ""
+        kind: EventKind = "cache_miss" if fresh else "cache_hit"
+        self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled{left}")
+
+    def _choose(self, kernels: list[TritonKernel]) -> tuple[dict[Identity, tuple[Variant, CompiledKernel]], int]:
+        """The variant to launch of each distinct kernel, compiled: the first, or the fastest if tuned; and how many had
+        to be compiled."""
         distinct = {_identity(k): k for k in kernels}
         wanted = {i: self._candidates(k) for i, k in distinct.items()}
         variants = [v for candidates in wanted.values() for v in candidates]
         optional = {rival.name for kernel in distinct.values() for rival in kernel.rivals}
         compiled, fresh = self.compiler.compile(variants, self._progress, optional)
-        kind: EventKind = "cache_miss" if fresh else "cache_hit"
-        self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled")
         binaries = iter(compiled)
         chosen = {}
         for identity, candidates in wanted.items():
             answers = [(variant, next(binaries)) for variant in candidates]
             pairs = [(variant, binary) for variant, binary in answers if binary is not None]
             chosen[identity] = pairs[0] if self.tuner is None else self.tuner.best(pairs, self.declarations)
-        return chosen
+        return chosen, fresh
 
     def _deferred(
         self, kernels: list[TritonKernel], compiled: dict[Identity, tuple[Variant, CompiledKernel]]
@@ -181,14 +196,19 @@ class _CodeGenerator:
         return Library(key, TABLE)
 
 
-def _source(segments: dict[str, list[Emitted]], deferred: set[str]) -> str:
+def _source(segments: dict[str, list[Emitted]], deferred: set[LaunchKey]) -> str:
     """All kernels for people, each once, under the segments that launch them."""
     seen: set[str] = set()
+    said: set[LaunchKey] = set()
     parts = []
     for name, groups in segments.items():
         parts.append(f"# {name}: {', '.join(k.name for group in groups for k in group)}")
         for kernel in alternatives({name: groups}):
+            note = _DEFERRED if (key := _launch_key(kernel)) in deferred else ""
             if kernel.name not in seen:
-                seen.add(kernel.name)
-                parts.append(f"{_DEFERRED}\n{kernel}" if kernel.name in deferred else str(kernel))
+                parts.append(f"{note}\n{kernel}" if note else str(kernel))
+            elif note and key not in said:
+                parts.append(f"{note}\n# {kernel.name} with fewer multiples of 16 in its arguments")
+            seen.add(kernel.name)
+            said.add(key)
     return "\n\n".join(parts)
