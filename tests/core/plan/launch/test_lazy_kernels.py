@@ -1,4 +1,4 @@
-"""Kernels that are compiled when sizes ask for them: nothing runs before, each once, and whatever goes wrong is said."""
+"""Kernels that are compiled when sizes ask for them: nothing runs before, each once, failures are said."""
 
 from __future__ import annotations
 
@@ -112,9 +112,7 @@ def launched(fake: FakeDriver) -> list[str]:
     return [line.split()[1] for line in fake.log() if line.startswith("launch")]
 
 
-def test_a_run_that_wants_a_kernel_which_is_not_compiled_launches_nothing(
-    fake: FakeDriver, compiler: Compiler
-) -> None:
+def test_a_run_that_wants_a_kernel_which_is_not_compiled_launches_nothing(fake: FakeDriver, compiler: Compiler) -> None:
     ahead = launch(0)
     segment = library_of(fake, compiler, ahead, chain(), made=(0,)).function("s")
     x, y = torch.ones(7), torch.zeros(7)

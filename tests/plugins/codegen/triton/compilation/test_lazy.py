@@ -146,5 +146,3 @@ def test_a_kernel_that_takes_more_than_its_launch_has_is_refused(tmp_path: Path)
     short = attrs.evolve(kernel, parameters=kernel.parameters - 1)
     with pytest.raises(CodegenError, match=f"kernel {kernel.function} takes {kernel.parameters} parameters"):
         compile_lazy(short, ArtifactCache(tmp_path))
-
-
