@@ -17,6 +17,7 @@ from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
 from turret.plan.launch.lazy_kernels import compiles
+from turret.plugins.codegen.triton.language import LANGUAGE
 
 if TYPE_CHECKING:
     from turret.ir import AttentionCandidate, ProductCandidate, Schedule
@@ -40,9 +41,6 @@ _HOMES = {
     "shared_pool": "compilation.workers",
     "triton_version": "compilation.compile",
 }
-
-LANGUAGE = "triton"
-"""What a device has among its ``kernel_languages`` that takes these kernels, and what lazy ones are of."""
 
 __all__ = [*_HOMES, "turret_choice_cost", "turret_codegen", "turret_decompositions", "turret_options"]
 

@@ -21,8 +21,8 @@ import attrs
 
 from turret.errors import CodegenError
 from turret.plan.launch.table import KernelBinary, LazyKernel
-from turret.plugins.codegen.triton import LANGUAGE
 from turret.plugins.codegen.triton.compilation.workers import WorkerPool
+from turret.plugins.codegen.triton.language import LANGUAGE
 from turret.plugins.codegen.triton.tiles.kernel import Config, TritonKernel
 from turret.storage.artifact_cache import Store
 

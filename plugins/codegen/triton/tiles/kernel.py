@@ -115,13 +115,6 @@ class TritonKernel:
             return self
         return self.otherwise.chosen_for(sizes)
 
-    def surely_chosen_for(self, sizes: Mapping[str, int]) -> tuple[TritonKernel, ...]:
-        """Those of ``alternatives`` that may run for sizes of which some are known."""
-        try:
-            return (self.chosen_for(dict(sizes)),)
-        except NameError:
-            return self.alternatives
-
     def wanted_for(self, hints: Mapping[str, int]) -> tuple[TritonKernel, ...]:
         """The one of ``alternatives`` to run for sizes as their hints say; all of them where some have no hint."""
         try:
