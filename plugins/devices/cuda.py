@@ -157,9 +157,11 @@ class LaunchedBinaries(PlanLibrary):
         self.prepare = library.prepare  # type: ignore[method-assign]
 
     def segment(self, launch: Launch) -> Segment:
+        from turret.plan.launch.lazy_kernels import compile_missing
+
         found = self._library.function(launch.function)
         recover = functools.partial(found.recover, names=", ".join(launch.origins))
-        return Segment(found.run, recover, (found.handle,))
+        return Segment(found.run, recover, (found.handle,), compile_missing)
 
 
 _cuda = Cuda()

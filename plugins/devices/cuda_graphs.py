@@ -46,6 +46,7 @@ from turret.plan.launch.graphs import (
     host_memory,
     make_stream,
 )
+from turret.plan.launch.lazy_kernels import compile_missing
 from turret.plan.launch.sequences import KnownFill, KnownLaunch, make_sequence
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.native import cuda_function
@@ -436,7 +437,7 @@ class CudaCapture(GraphCapture):
         segments = [part for part in parts if isinstance(part, Segment)]  # a recording would keep its pool
         made = make_sequence(index, given, entries, aligned, stored, segments)
         recover = functools.partial(made.recover, names="library calls and the kernels beside them")
-        return Segment(made.run, recover, (made.handle,))
+        return Segment(made.run, recover, (made.handle,), compile_missing)
 
     def record(
         self,

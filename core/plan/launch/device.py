@@ -13,12 +13,14 @@ import torch
 from turret.errors import CodegenError, TurretError
 from turret.plan.launch.driver_library import LAUNCHER, message
 from turret.plan.launch.enums import Status
-from turret.plan.launch.table import KernelBinary, LaunchTable
+from turret.plan.launch.lazy_kernels import binary_arguments, compile_missing, lazy_kernel
+from turret.plan.launch.table import KernelBinary, LaunchTable, LazyKernel
 from turret.storage import codec
 from turret.storage.artifact_cache import Entry, Store
 from turret.storage.fork_safety import Lock
 
 TABLE = "launches.json"
+_RECOVERABLE = (Status.MISALIGNED, Status.NOT_COMPILED)
 _kernels: dict[tuple[Any, ...], int] = {}
 _lock = Lock()
 
@@ -30,7 +32,8 @@ class DeviceLibrary:
     run with; a launch table that reads behind them is refused with a ``CodegenError``.
 
     Kernels with equal binaries are loaded once a process and device, when a segment first runs or ``prepare`` is
-    called (which graph capture needs beforehand: a capture must not load modules).
+    called (which graph capture needs beforehand: a capture should not load modules).  A lazy kernel is loaded when it
+    is compiled and wanted.
     """
 
     def __init__(
@@ -44,12 +47,17 @@ class DeviceLibrary:
     ) -> None:
         self.library = LAUNCHER.load(store) if library is None else library
         self.table: LaunchTable = codec.loads(entry[TABLE].decode())
-        handles = [_kernel(self.library, binary, entry[binary.file]) for binary in self.table.kernels]
+        handles = [self._kernel(kernel, entry, store) for kernel in self.table.kernels]
         self._handles = (ctypes.c_void_p * max(1, len(handles)))(*handles)
         self.segments = {
             name: self._segment(device, words, slots, sizes) for name, words in self.table.segments.items()
         }
         weakref.finalize(self, _free, self.library, list(self.segments.values()))
+
+    def _kernel(self, kernel: KernelBinary | LazyKernel, entry: Entry, store: Store | None) -> int:
+        if isinstance(kernel, LazyKernel):
+            return lazy_kernel(self.library, kernel, store)
+        return _kernel(self.library, kernel, entry[kernel.file])
 
     def _segment(self, device: int, words: tuple[int, ...], slots: int, sizes: int) -> int:
         table, kernels = (ctypes.c_int64 * len(words))(*words), len(self.table.kernels)
@@ -64,7 +72,7 @@ class DeviceLibrary:
         return Segment(self.library, run, self.segments[name], self.table.stored.get(name, ()), self)
 
     def prepare(self) -> None:
-        """Load every kernel now; ``CodegenError`` where the driver refuses one."""
+        """Load every kernel that is compiled now; ``CodegenError`` where the driver refuses one."""
         for handle in self.segments.values():
             if self.library.turret_segment_prepare(handle):
                 raise CodegenError(message(self.library))
@@ -80,17 +88,8 @@ def _kernel(library: ctypes.CDLL, binary: KernelBinary, image: bytes) -> int:
     key = (library._handle, hashlib.sha256(image).digest(), *shape)
     with _lock:
         if key not in _kernels:
-            cluster = (ctypes.c_int64 * 3)(*binary.cluster)
-            _kernels[key] = library.turret_kernel(
-                image,
-                len(image),
-                binary.function.encode(),
-                binary.threads,
-                binary.shared,
-                cluster,
-                int(binary.cooperative),
-                int(binary.programmatic),
-            )
+            image, nbytes, *how = binary_arguments(binary, image)
+            _kernels[key] = library.turret_kernel(image, nbytes, binary.function.encode(), *how)
         return _kernels[key]
 
 
@@ -116,18 +115,20 @@ class Segment:
     def recover(
         self, status: int, slots: Any, sizes: Any, stream: int, tensors: Mapping[int, torch.Tensor], names: str
     ) -> None:
-        """After a run that launched nothing: align what is not aligned and run again, or raise.
+        """After a run that launched nothing: compile what is not compiled, align what is not aligned and run again, or
+        raise.
 
         A tensor that the user cut out of a larger one may start anywhere, where kernels were compiled for 16-byte
         accesses: the segment then works on an aligned copy.  ``tensors`` are those by slot.
         """
         copies: dict[int, torch.Tensor] = {}
-        while status & 0xFF == Status.MISALIGNED:
-            slot = status >> 8
-            if slot not in tensors:
-                raise TurretError(f"slot {slot} of {names} is not aligned; report this as a bug of the memory plan")
-            copies[slot] = _aligned_copy(tensors[slot])
-            slots[slot] = copies[slot].data_ptr()
+        while status & 0xFF in _RECOVERABLE:
+            if not compile_missing(status):
+                slot = status >> 8
+                if slot not in tensors:
+                    raise TurretError(f"slot {slot} of {names} is not aligned; report this as a bug of the memory plan")
+                copies[slot] = _aligned_copy(tensors[slot])
+                slots[slot] = copies[slot].data_ptr()
             status = self.run(self.handle, slots, sizes, stream)
         if status & 0xFF == Status.SIZE_TOO_LARGE:
             raise TurretError(

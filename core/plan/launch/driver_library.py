@@ -99,6 +99,8 @@ LAUNCHER = DriverLibrary(
     Path(__file__).with_name("launcher.cpp"),
     {
         "turret_kernel": (_POINTER, _TEXT, _LONG, _TEXT, _INT, _LONG, _POINTER, _INT, _INT),
+        "turret_lazy_kernel": (_POINTER, _LONG, _TEXT),
+        "turret_define_kernel": (None, _POINTER, _TEXT, _LONG, _INT, _LONG, _POINTER, _INT, _INT),
         "turret_segment": (_POINTER, _INT, _POINTER, _LONG, _POINTER, _LONG, _LONG, _LONG),
         "turret_segment_free": (None, _POINTER),
         "turret_segment_prepare": (_INT, _POINTER),

@@ -38,12 +38,13 @@ class PartKind(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """How a run ended, in its low byte; the slot or size concerned is in the bits above."""
+    """How a run ended, in its low byte; the slot, the size or the kernel concerned is in the bits above."""
 
     DONE = 0
     DRIVER_ERROR = 1
     MISALIGNED = 2
     SIZE_TOO_LARGE = 3
+    NOT_COMPILED = 4
 
 
 class NodeKind(enum.IntEnum):

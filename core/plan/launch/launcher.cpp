@@ -39,6 +39,7 @@ constexpr int kCooperative = 2;         // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 constexpr int kProgrammatic = 6;        // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr int kProgrammaticInGraphs = 12030;  // version of the driver from which on a capture records such launches
 constexpr int kPortableClusterSize = 8;
+constexpr int kRelaxed = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr std::int64_t kSharedWithoutAsking = 48 * 1024;
 
 struct LaunchAttribute {
@@ -66,6 +67,7 @@ struct Driver {
   Result (*retain)(Handle*, int);
   Result (*get_current)(Handle*);
   Result (*set_current)(Handle);
+  Result (*exchange_mode)(int*);
   Result (*load)(Handle*, const void*);
   Result (*get_function)(Handle*, Handle, const char*);
   Result (*set_attribute)(Handle, int, int);
@@ -116,6 +118,7 @@ bool open_driver(const char* path) {
                         find(library, "cuDevicePrimaryCtxRetain", d.retain) &&
                         find(library, "cuCtxGetCurrent", d.get_current) &&
                         find(library, "cuCtxSetCurrent", d.set_current) &&
+                        find(library, "cuThreadExchangeStreamCaptureMode", d.exchange_mode) &&
                         find(library, "cuModuleLoadData", d.load) &&
                         find(library, "cuModuleGetFunction", d.get_function) &&
                         find(library, "cuFuncSetAttribute", d.set_attribute) &&
@@ -147,8 +150,10 @@ bool context_of(int device, Handle& context) {
   return true;
 }
 
-// A kernel's binary; loaded on a device when a segment on it first runs.
+// A kernel's binary; loaded on a device when a segment on it first runs.  That of a kernel with a number comes later, by
+// `define`: until then nothing but name and number is there.
 struct Kernel {
+  std::int64_t number = 0;
   std::vector<char> image;
   std::string name;
   unsigned threads = 0;
@@ -157,16 +162,42 @@ struct Kernel {
   bool cooperative = false;
   bool programmatic = false;
   std::mutex lock;
-  Handle functions[kMaxDevices] = {};
+  std::atomic<bool> defined{false};  // all above is there, and stays as it is
+  std::atomic<Handle> functions[kMaxDevices] = {};
 
   unsigned cluster_size() const { return cluster[0] * cluster[1] * cluster[2]; }
+  bool is_defined() const { return defined.load(std::memory_order_acquire); }
+
+  // Does nothing the second time.
+  void define(const char* binary, std::int64_t bytes, int count, std::int64_t dynamic, const std::int64_t* blocks,
+              bool is_cooperative, bool is_programmatic) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (is_defined()) return;
+    image.assign(binary, binary + bytes);
+    threads = static_cast<unsigned>(count);
+    shared = dynamic;
+    for (int i = 0; i < 3; ++i) cluster[i] = static_cast<unsigned>(blocks[i]);
+    cooperative = is_cooperative;
+    programmatic = is_programmatic;
+    defined.store(true, std::memory_order_release);
+  }
 
   // With the device's context current.
   bool function_on(int device, Handle& function) {
+    function = functions[device].load(std::memory_order_acquire);
+    return function != nullptr || loaded_on(device, function);
+  }
+
+ private:
+  bool loaded_on(int device, Handle& function) {
+    if (!is_defined()) {
+      message = "kernel " + name + " is not compiled";
+      return false;
+    }
     std::lock_guard<std::mutex> guard(lock);
-    if (functions[device] == nullptr) {
+    if (functions[device].load(std::memory_order_relaxed) == nullptr) {
       Handle module = nullptr, found = nullptr;
-      if (const Result r = driver.load(&module, image.data())) return fail("loading kernel " + name, r);
+      if (const Result r = load(&module)) return fail("loading kernel " + name, r);
       if (const Result r = driver.get_function(&found, module, name.c_str())) return fail("finding kernel " + name, r);
       if (shared > kSharedWithoutAsking) {
         if (const Result r = driver.set_attribute(found, kMaxDynamicShared, static_cast<int>(shared)))
@@ -175,10 +206,19 @@ struct Kernel {
       if (cluster_size() > kPortableClusterSize) {
         if (const Result r = driver.set_attribute(found, kAnyClusterSize, 1)) return fail("kernel " + name, r);
       }
-      functions[device] = found;
+      functions[device].store(found, std::memory_order_release);
     }
-    function = functions[device];
+    function = functions[device].load(std::memory_order_relaxed);
     return true;
+  }
+
+  // Whatever this thread captures meanwhile: loading queues nothing on a stream of its own.
+  Result load(Handle* module) const {
+    int mode = kRelaxed;
+    const bool changed = driver.exchange_mode(&mode) == 0;
+    const Result result = driver.load(module, image.data());
+    if (changed) driver.exchange_mode(&mode);
+    return result;
   }
 };
 
@@ -239,7 +279,6 @@ struct Parameter {
 
 struct Step {
   Kernel* kernel = nullptr;  // null: clear memory at the one parameter, grid[0] bytes
-  Handle function = nullptr;
   std::vector<Parameter> parameters;
   Expression grid[3];
   std::vector<Expression> assumes;  // each at most zero, or `otherwise` runs instead
@@ -257,6 +296,15 @@ struct Step {
     const Step* step = this;
     while (!step->holds(sizes)) step = step->otherwise.get();
     return *step;
+  }
+
+  bool launches_nothing(const std::int64_t* sizes) const {
+    return grid[0].at(sizes) <= 0 || grid[1].at(sizes) <= 0 || grid[2].at(sizes) <= 0;
+  }
+
+  // Whether one of this one, what runs instead, and so on is not compiled.
+  bool awaits_kernels() const {
+    return kernel != nullptr && (!kernel->is_defined() || (otherwise != nullptr && otherwise->awaits_kernels()));
   }
 };
 
@@ -332,16 +380,26 @@ class Segment {
   std::vector<Step> steps;
   std::int64_t arena_slot = 0;
 
+  // Loads what is compiled.
   bool prepare() {
     std::lock_guard<std::mutex> guard(lock_);
     if (ready_) return true;
+    Handle function = nullptr;
     for (Step& step : steps) {
       for (Step* each = &step; each != nullptr; each = each->otherwise.get()) {
-        if (each->kernel != nullptr && !each->kernel->function_on(device, each->function)) return false;
+        const bool is_there = each->kernel != nullptr && each->kernel->is_defined();
+        if (is_there && !each->kernel->function_on(device, function)) return false;
       }
     }
     ready_ = true;
     return true;
+  }
+
+  // Once all steps are there, which then stay where they are.
+  void note_awaited() {
+    for (const Step& step : steps) {
+      if (step.awaits_kernels()) awaiting_.push_back(&step);
+    }
   }
 
   std::int64_t run(void* const* slots, const std::int64_t* sizes, Handle stream) {
@@ -354,6 +412,12 @@ class Segment {
     if (const std::int64_t found = misaligned(aligned, slots)) return found;
     for (const std::int64_t size : narrow) {
       if (sizes[size] > INT32_MAX || sizes[size] < INT32_MIN) return status(Status::SIZE_TOO_LARGE, size);
+    }
+    for (const Step* step : awaiting_) {
+      if (!step->awaits_kernels()) continue;
+      const Step& chosen = step->chosen(sizes);
+      if (!chosen.kernel->is_defined() && !chosen.launches_nothing(sizes))
+        return status(Status::NOT_COMPILED, chosen.kernel->number);
     }
     return Status::DONE;
   }
@@ -371,6 +435,7 @@ class Segment {
  private:
   std::atomic<bool> ready_{false};
   std::mutex lock_;
+  std::vector<const Step*> awaiting_;  // with kernels that were not compiled when this was made
 
   bool launch_steps(void* const* slots, const std::int64_t* sizes, Handle stream) {
     std::int64_t values[kMaxParameters];
@@ -405,7 +470,9 @@ class Segment {
       }
       const std::int64_t grid[3] = {step.grid[0].at(sizes), step.grid[1].at(sizes), step.grid[2].at(sizes)};
       if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) continue;
-      if (const Result r = launch(step, grid, pointers, stream)) {
+      Handle function = nullptr;
+      if (!step.kernel->function_on(device, function)) return false;
+      if (const Result r = launch(step, function, grid, pointers, stream)) {
         return fail("launching kernel " + step.kernel->name + " with grid (" + std::to_string(grid[0]) + ", " +
                         std::to_string(grid[1]) + ", " + std::to_string(grid[2]) + "), " +
                         std::to_string(step.kernel->threads) + " threads, " + std::to_string(step.kernel->shared) +
@@ -416,7 +483,7 @@ class Segment {
     return true;
   }
 
-  static Result launch(const Step& step, const std::int64_t* counts, void** pointers, Handle stream) {
+  static Result launch(const Step& step, Handle function, const std::int64_t* counts, void** pointers, Handle stream) {
     constexpr Result kInvalidValue = 1;
     const Kernel& kernel = *step.kernel;
     unsigned grid[3];
@@ -428,14 +495,14 @@ class Segment {
     }
     if (redirection.graph != nullptr) {
       const auto count = static_cast<std::int64_t>(step.parameters.size());
-      return redirection.kernel(redirection.graph, step.function, grid, pointers, count) ? kInvalidValue : 0;
+      return redirection.kernel(redirection.graph, function, grid, pointers, count) ? kInvalidValue : 0;
     }
     const unsigned shared = static_cast<unsigned>(kernel.shared);
     const bool plain = kernel.cluster_size() == 1 && !kernel.cooperative;
     // The driver then has less to put between two kernels: 2.3 us a launch on the host of an H200, 2.9 without.
     const bool programmatic = plain && kernel.programmatic && driver.programmatic;
     if (plain && !programmatic) {
-      return driver.launch(step.function, grid[0], grid[1], grid[2], kernel.threads, 1, 1, shared, stream, pointers,
+      return driver.launch(function, grid[0], grid[1], grid[2], kernel.threads, 1, 1, shared, stream, pointers,
                            nullptr);
     }
     LaunchAttribute attributes[2] = {};
@@ -455,7 +522,7 @@ class Segment {
       attribute.id = kProgrammatic;
       attribute.value.words[0] = 1;
     }
-    return driver.launch_ex(&config, step.function, pointers, nullptr);
+    return driver.launch_ex(&config, function, pointers, nullptr);
   }
 };
 
@@ -677,14 +744,23 @@ void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int
                     const std::int64_t* cluster, int cooperative, int programmatic) {
   if (image == nullptr || name == nullptr || cluster == nullptr || bytes < 0) return nullptr;
   auto kernel = std::make_unique<Kernel>();
-  kernel->image.assign(image, image + bytes);
   kernel->name = name;
-  kernel->threads = static_cast<unsigned>(threads);
-  kernel->shared = shared;
-  for (int i = 0; i < 3; ++i) kernel->cluster[i] = static_cast<unsigned>(cluster[i]);
-  kernel->cooperative = cooperative != 0;
-  kernel->programmatic = programmatic != 0;
+  kernel->define(image, bytes, threads, shared, cluster, cooperative != 0, programmatic != 0);
   return kernel.release();
+}
+
+// A kernel that is not compiled yet: a run that wants it launches nothing, and says its number (NOT_COMPILED).
+void* turret_lazy_kernel(std::int64_t number, const char* name) {
+  auto kernel = std::make_unique<Kernel>();
+  kernel->number = number;
+  kernel->name = name;
+  return kernel.release();
+}
+
+// The binary of a lazy kernel, and the rest as for ``turret_kernel``.
+void turret_define_kernel(void* kernel, const char* image, std::int64_t bytes, int threads, std::int64_t shared,
+                          const std::int64_t* cluster, int cooperative, int programmatic) {
+  static_cast<Kernel*>(kernel)->define(image, bytes, threads, shared, cluster, cooperative != 0, programmatic != 0);
 }
 
 // A segment from its words, which refer to so many kernels, slots and sizes; null with a message where they are not well
@@ -709,6 +785,7 @@ void* turret_segment(int device, const std::int64_t* words, std::int64_t count, 
     segment->narrow.push_back(table.count(sizes - 1));
   for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
     segment->steps.push_back(read_step(table, kernels));
+  segment->note_awaited();
   if (!table.done()) {
     message = "a launch table is not well formed";
     return nullptr;

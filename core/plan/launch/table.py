@@ -43,6 +43,21 @@ class KernelBinary:
 
 @record
 @attrs.frozen
+class LazyKernel:
+    """A kernel that is compiled when sizes first ask for it (``turret.plan.launch.lazy_kernels``).
+
+    ``function`` is its name, ``request`` what the compiler of its ``language`` is handed.  ``parameters``: how many it
+    is launched with; it may turn out to take fewer.
+    """
+
+    function: str
+    language: str
+    request: str
+    parameters: int
+
+
+@record
+@attrs.frozen
 class LaunchTable:
     """All segments of a plan over its kernels.
 
@@ -50,7 +65,7 @@ class LaunchTable:
     ``stored`` maps a segment's name to the slots that it writes.
     """
 
-    kernels: tuple[KernelBinary, ...]
+    kernels: tuple[KernelBinary | LazyKernel, ...]
     segments: dict[str, Words]
     stored: dict[str, tuple[int, ...]]
 

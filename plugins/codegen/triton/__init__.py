@@ -16,10 +16,14 @@ from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
+from turret.plan.launch.lazy_kernels import compiles
+from turret.plugins.codegen.triton.language import LANGUAGE
 
 if TYPE_CHECKING:
     from turret.ir import AttentionCandidate, ProductCandidate, Schedule
     from turret.plan import Plan
+    from turret.plan.launch.table import KernelBinary, LazyKernel
+    from turret.storage.artifact_cache import Store
 
 _HOMES = {
     "CompiledKernel": "compilation.compile",
@@ -37,9 +41,6 @@ _HOMES = {
     "shared_pool": "compilation.workers",
     "triton_version": "compilation.compile",
 }
-
-LANGUAGE = "triton"
-"""What a device has among its ``kernel_languages`` that takes these kernels."""
 
 __all__ = [*_HOMES, "turret_choice_cost", "turret_codegen", "turret_decompositions", "turret_options"]
 
@@ -75,6 +76,13 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
         from turret.plugins.codegen.triton.compilation.workers import shared_pool
 
         shared_pool(context.config.compile_workers).warm()
+
+
+@compiles(LANGUAGE)
+def _compile_lazy(kernel: LazyKernel, store: Store | None) -> tuple[KernelBinary, bytes]:
+    from turret.plugins.codegen.triton.compilation.lazy import compile_lazy
+
+    return compile_lazy(kernel, store)
 
 
 @hookimpl(tryfirst=True)

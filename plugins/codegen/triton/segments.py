@@ -24,7 +24,7 @@ from turret.plan.launch.table import (
     expression,
     segment_words,
 )
-from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Variant
+from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Launchable, Variant
 from turret.plugins.codegen.triton.tiles.kernel import TritonKernel
 
 MOST_SPANS = 4
@@ -38,11 +38,20 @@ Emitted = tuple[TritonKernel, ...]
 
 
 def alternatives(segments: Mapping[str, Iterable[Emitted]]) -> Iterator[TritonKernel]:
-    """All kernels that are compiled for some segments."""
+    """All kernels that some segments may launch."""
+    for kernel in _kernels(segments):
+        yield from kernel.alternatives
+
+
+def wanted(segments: Mapping[str, Iterable[Emitted]], hints: Mapping[str, int]) -> Iterator[TritonKernel]:
+    """Those that they launch for sizes as their hints say, which are compiled at once."""
+    for kernel in _kernels(segments):
+        yield from kernel.wanted_for(hints)
+
+
+def _kernels(segments: Mapping[str, Iterable[Emitted]]) -> Iterator[TritonKernel]:
     for groups in segments.values():
-        for group in groups:
-            for kernel in group:
-                yield from kernel.alternatives
+        yield from itertools.chain.from_iterable(groups)
 
 
 def with_alignment(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
@@ -82,22 +91,24 @@ class Packed:
 def pack(
     draft: PlanDraft,
     segments: dict[str, list[Emitted]],
-    choose: Callable[[TritonKernel], tuple[Variant, CompiledKernel]],
+    choose: Callable[[TritonKernel], tuple[Variant, Launchable]],
 ) -> Packed:
-    """The launch table of a plan; ``choose`` says which configuration of a kernel is launched, with its binary."""
+    """The launch table of a plan; ``choose`` says which configuration of a kernel is launched, with its binary if it
+    has one by now."""
     packer = _Packer(draft, choose)
     words = {name: packer.segment(name, emitted) for name, emitted in segments.items()}
     stored = {name: packer.stored(emitted) for name, emitted in segments.items()}
-    table = LaunchTable(tuple(k.binary for k in packer.compiled.values()), words, stored)
+    entries = (k.binary if isinstance(k, CompiledKernel) else k.lazy for k in packer.compiled.values())
+    table = LaunchTable(tuple(entries), words, stored)
     working = {name for name, totals in packer.scratch.items() if any(total != 0 for total in totals)}
     most = _most(list(itertools.chain.from_iterable(packer.scratch.values())))
     return Packed(table, most, _spans(draft.plan, working))
 
 
 class _Packer:
-    def __init__(self, draft: PlanDraft, choose: Callable[[TritonKernel], tuple[Variant, CompiledKernel]]) -> None:
+    def __init__(self, draft: PlanDraft, choose: Callable[[TritonKernel], tuple[Variant, Launchable]]) -> None:
         self.draft, self.choose = draft, choose
-        self.compiled: dict[str, CompiledKernel] = {}
+        self.compiled: dict[str, Launchable] = {}
         self.scratch: dict[str, list[SizeText]] = {}
         """Bytes that each group of a segment works in."""
 
@@ -167,12 +178,12 @@ class _Packer:
         kernel: TritonKernel,
         counts: tuple[str, ...],
         constants: dict[str, int],
-        compiled: CompiledKernel,
+        compiled: Launchable,
         layout: _ScratchLayout,
     ) -> list[Parameter]:
         """Triton's own scratch pointers: memory for each program where the kernel asks for some, else null."""
         pointers: list[Parameter] = [Number(0)] * compiled.hidden_pointers
-        if compiled.global_scratch and pointers:
+        if isinstance(compiled, CompiledKernel) and compiled.global_scratch and pointers:
             name = f"{kernel.name} global scratch {len(layout.offsets)}"
             programs = " * ".join(f"({_substituted(count, constants)})" for count in counts)
             layout.place(name, f"{programs} * {compiled.scratch_bytes((1, 1, 1))}")

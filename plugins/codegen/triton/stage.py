@@ -19,11 +19,17 @@ from turret.plan.launch.device import TABLE
 from turret.plan.launch.driver_library import LAUNCHER
 from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen.triton.compilation.autotune import Tuner
-from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
+from turret.plugins.codegen.triton.compilation.compile import (
+    CompiledKernel,
+    DeferredKernel,
+    KernelCompiler,
+    Launchable,
+    Variant,
+)
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.emission.attention import writes
 from turret.plugins.codegen.triton.program import emit
-from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, with_alignment
+from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, wanted, with_alignment
 from turret.plugins.codegen.triton.stream import given_tensors
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.row_column import one_pass
@@ -56,12 +62,22 @@ def device_properties(target: Target) -> DeviceProperties:
     return DeviceProperties(capability, target.cores) if target.cores else DeviceProperties(capability)
 
 
+_DEFERRED = "# (not compiled yet: it is when sizes first ask for it)"
+
 Identity = tuple[str, frozenset[str], tuple[str, ...]]
 
 
 def _identity(kernel: TritonKernel) -> Identity:
     """What kernels have in common for which one choice is made."""
     return kernel.name, kernel.divisible, tuple(rival.name for rival in kernel.rivals)
+
+
+LaunchKey = tuple[str, frozenset[str]]
+"""What kernels have in common that are compiled and launched as one."""
+
+
+def _launch_key(kernel: TritonKernel) -> LaunchKey:
+    return kernel.name, kernel.divisible
 
 
 def _launched(kernel: TritonKernel, chosen: Variant) -> TritonKernel:
@@ -97,18 +113,21 @@ class _CodeGenerator:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(LAUNCHER.build, self.cache)
             segments = {run.name: self._emitted(run) for run in self.draft.segments}
-            chosen = self._choose(list(alternatives(segments)))
+            compiled, fresh = self._choose(list(wanted(segments, self.hints)))
             built.result()
-        launched = {(v[0].name, v[0].divisible): (v, compiled) for v, compiled in chosen.values()}
+        chosen = {**compiled, **self._deferred(list(alternatives(segments)), compiled)}
+        launched = {_launch_key(v[0]): (v, c) for v, c in chosen.values()}
+        deferred = {key for key, (_, c) in launched.items() if isinstance(c, DeferredKernel)}
+        self._tell(fresh, len(deferred))
         segments = {
             name: [tuple(_launched(kernel, chosen[_identity(kernel)][0]) for kernel in group) for group in groups]
             for name, groups in segments.items()
         }
-        packed = pack(self.draft, segments, lambda kernel: launched[kernel.name, kernel.divisible])
+        packed = pack(self.draft, segments, lambda kernel: launched[_launch_key(kernel)])
         return attrs.evolve(
             self.draft.plan,
-            source=_source(segments),
-            library=self._bundle(packed.table, {c.key: c for _, c in launched.values()}),
+            source=_source(segments, deferred),
+            library=self._bundle(packed.table, [c for _, c in launched.values()]),
             scratch_bytes=packed.scratch_bytes,
             arena_spans=packed.arena_spans,
         )
@@ -123,35 +142,50 @@ class _CodeGenerator:
         emitted = emit(kernel, self.declarations, self.properties, self.hints, given, tuned)
         return tuple(with_alignment(k, self.draft) for k in emitted)
 
-    def _choose(self, kernels: list[TritonKernel]) -> dict[Identity, tuple[Variant, CompiledKernel]]:
-        """The variant to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""
+    def _tell(self, fresh: int, deferred: int) -> None:
+        """Tell observers how many kernels were compiled."""
+        left = f", {deferred} left until sizes ask for them" if deferred else ""
+        kind: EventKind = "cache_miss" if fresh else "cache_hit"
+        self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled{left}")
+
+    def _choose(self, kernels: list[TritonKernel]) -> tuple[dict[Identity, tuple[Variant, CompiledKernel]], int]:
+        """The variant to launch of each distinct kernel, compiled: the first, or the fastest if tuned; and how many had
+        to be compiled."""
         distinct = {_identity(k): k for k in kernels}
         wanted = {i: self._candidates(k) for i, k in distinct.items()}
         variants = [v for candidates in wanted.values() for v in candidates]
         optional = {rival.name for kernel in distinct.values() for rival in kernel.rivals}
         compiled, fresh = self.compiler.compile(variants, self._progress, optional)
-        kind: EventKind = "cache_miss" if fresh else "cache_hit"
-        self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled")
         binaries = iter(compiled)
         chosen = {}
         for identity, candidates in wanted.items():
             answers = [(variant, next(binaries)) for variant in candidates]
             pairs = [(variant, binary) for variant, binary in answers if binary is not None]
             chosen[identity] = pairs[0] if self.tuner is None else self.tuner.best(pairs, self.declarations)
-        return chosen
+        return chosen, fresh
+
+    def _deferred(
+        self, kernels: list[TritonKernel], compiled: dict[Identity, tuple[Variant, CompiledKernel]]
+    ) -> dict[Identity, tuple[Variant, Launchable]]:
+        """The variants to launch for other sizes than those at hand, from the cache or to be compiled when sizes ask
+        for them."""
+        hidden = max(kernel.hidden_pointers for _, kernel in compiled.values())
+        missing = {_identity(k): (k, k.configs[0]) for k in kernels if _identity(k) not in compiled}
+        return {identity: (variant, self.compiler.deferred(variant, hidden)) for identity, variant in missing.items()}
 
     def _candidates(self, kernel: TritonKernel) -> list[Variant]:
-        if self.tuner is None:
+        """What is compiled of a kernel: more than one where they can be timed."""
+        if self.tuner is None or kernel.sizes:
             return [(kernel, kernel.configs[0])]
         return [(each, config) for each in (kernel, *kernel.rivals) for config in each.configs]
 
     def _progress(self, done: int, wanted: int) -> None:
         self.context.emit("progress", stage="codegen", name=self.name, message=f"{done} of {wanted} kernels compiled")
 
-    def _bundle(self, table: LaunchTable, compiled: dict[str, CompiledKernel]) -> Library:
-        """The entry that a plan is loaded from: its launch table and every binary, so that it is whole or gone."""
-        images = {c.binary.file: c.image for c in compiled.values()}
-        files = {binary.file: images[binary.file] for binary in table.kernels}
+    def _bundle(self, table: LaunchTable, kernels: list[Launchable]) -> Library:
+        """The entry that a plan is loaded from: its launch table and every binary that there is, so that it is whole or
+        gone."""
+        files = {kernel.binary.file: kernel.image for kernel in kernels if isinstance(kernel, CompiledKernel)}
         text = codec.dumps(table).encode()
         digest = hashlib.sha256(text)
         for name in sorted(files):
@@ -162,14 +196,19 @@ class _CodeGenerator:
         return Library(key, TABLE)
 
 
-def _source(segments: dict[str, list[Emitted]]) -> str:
+def _source(segments: dict[str, list[Emitted]], deferred: set[LaunchKey]) -> str:
     """All kernels for people, each once, under the segments that launch them."""
     seen: set[str] = set()
+    said: set[LaunchKey] = set()
     parts = []
     for name, groups in segments.items():
         parts.append(f"# {name}: {', '.join(k.name for group in groups for k in group)}")
         for kernel in alternatives({name: groups}):
+            note = _DEFERRED if (key := _launch_key(kernel)) in deferred else ""
             if kernel.name not in seen:
-                seen.add(kernel.name)
-                parts.append(str(kernel))
+                parts.append(f"{note}\n{kernel}" if note else str(kernel))
+            elif note and key not in said:
+                parts.append(f"{note}\n# {kernel.name} with fewer multiples of 16 in its arguments")
+            seen.add(kernel.name)
+            said.add(key)
     return "\n\n".join(parts)

@@ -97,7 +97,7 @@ class PlanLaunches:
         for step in plan.steps:
             if isinstance(step, Launch):
                 segment = library.segment(step)
-                self._work.append((segment.run, segment.leading))
+                self._work.append(segment)
                 used |= set(step.slots)
             elif isinstance(step, Copy):
                 self._work.append(_CopyBytes(step.target, step.source, self._copies.index(step)))
@@ -200,8 +200,10 @@ class PlanLaunches:
             if isinstance(work, _CopyBytes):
                 self._copy_bytes(slots[work.target] or 0, slots[work.source] or 0, layout.copies[work.number], stream)
                 continue
-            run, leading = work
-            if status := run(*leading, slots_at, sizes_at, stream):
+            status = work.run(*work.leading, slots_at, sizes_at, stream)
+            while status and work.compile_missing(status):
+                status = work.run(*work.leading, slots_at, sizes_at, stream)
+            if status:
                 raise NotRecordable(f"its kernels do not take these tensors as they lie (status {status})")
 
     def _addresses(self, inputs: Sequence[Any], layout: MemoryLayout, memory: int) -> ctypes.Array[ctypes.c_void_p]:

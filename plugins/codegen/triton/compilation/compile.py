@@ -20,8 +20,9 @@ from typing import Any
 import attrs
 
 from turret.errors import CodegenError
-from turret.plan.launch.table import KernelBinary
+from turret.plan.launch.table import KernelBinary, LazyKernel
 from turret.plugins.codegen.triton.compilation.workers import WorkerPool
+from turret.plugins.codegen.triton.language import LANGUAGE
 from turret.plugins.codegen.triton.tiles.kernel import Config, TritonKernel
 from turret.storage.artifact_cache import Store
 
@@ -65,6 +66,29 @@ class CompiledKernel:
 
 Variant = tuple[TritonKernel, Config]
 """A kernel in one of its configurations: what is compiled."""
+
+
+@attrs.frozen
+class DeferredKernel:
+    """A kernel that nobody compiles before sizes ask for it, and what a launch of it is told of the compiled one.
+
+    ``key`` and ``request`` are as for those that are compiled (``request_of``); ``hidden_pointers`` are those of the
+    kernels beside it, from the same compiler.  It is handed no memory of Triton's own: no kernel of symbolic sizes asks
+    for some.
+    """
+
+    key: str
+    request: dict[str, Any] = attrs.field(repr=False)
+    hidden_pointers: int
+
+    @property
+    def lazy(self) -> LazyKernel:
+        """Its entry in a launch table."""
+        parameters = len(self.request["parameters"]) + self.hidden_pointers
+        return LazyKernel(self.request["name"], LANGUAGE, json.dumps(self.request, sort_keys=True), parameters)
+
+
+Launchable = CompiledKernel | DeferredKernel
 
 
 @functools.cache
@@ -117,39 +141,55 @@ class KernelCompiler:
         progress: Callable[[int, int], None] = lambda done, wanted: None,
         optional: Collection[str] = (),
     ) -> tuple[list[CompiledKernel | None], int]:
-        """Each variant compiled, in order, and how many had to be.
-
-        ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails; where
-        it is a variant of one of the ``optional`` kernels, there is None in its place.
-        """
+        """Each variant compiled, in order, and how many had to be: as ``compile_requests``."""
         requests = [request_of(variant, self.backend, self.arch) for variant in variants]
-        keys = [request_key(request) for request in requests]
-        stored = {key: self._stored(key) for key in dict.fromkeys(keys)}
-        made: dict[str, CompiledKernel | None] = {k: kernel for k, kernel in stored.items() if kernel is not None}
-        waiting: dict[Future, tuple[str, dict[str, Any]]] = {}
-        for key, request in zip(keys, requests, strict=True):
-            if key not in made and key not in {k for k, _ in waiting.values()}:
-                waiting[self.pool().submit(request)] = key, request
-        wanted = len(waiting)
-        for done, future in enumerate(as_completed(waiting), 1):
-            key, request = waiting[future]
-            try:
-                made[key] = self._store(key, request["source"], future.result())
-            except CodegenError:
-                if request["name"] not in optional:
-                    raise
-                made[key] = None
-            progress(done, wanted)
-        return [made[key] for key in keys], wanted
+        return compile_requests(requests, self.cache, self.pool, progress, optional)
 
-    def _stored(self, key: str) -> CompiledKernel | None:
-        entry = self.cache.get(key, ROLE)
-        return None if entry is None else _kernel(key, json.loads(entry[_FACTS]), entry[_IMAGE])
+    def deferred(self, variant: Variant, hidden_pointers: int) -> Launchable:
+        """A variant from the cache, else to be compiled later; it is launched with so many ``hidden_pointers``."""
+        request = request_of(variant, self.backend, self.arch)
+        key = request_key(request)
+        return _stored(self.cache, key) or DeferredKernel(key, request, hidden_pointers)
 
-    def _store(self, key: str, source: str, answer: dict[str, Any]) -> CompiledKernel:
-        image = base64.b64decode(answer.pop("image"))
-        self.cache.keep(key, ROLE, {_IMAGE: image, _FACTS: json.dumps(answer).encode(), _SOURCE: source.encode()})
-        return _kernel(key, answer, image)
+
+def compile_requests(
+    requests: Iterable[dict[str, Any]],
+    cache: Store,
+    pool: Callable[[], WorkerPool],
+    progress: Callable[[int, int], None] = lambda done, wanted: None,
+    optional: Collection[str] = (),
+) -> tuple[list[CompiledKernel | None], int]:
+    """The kernel of each request (``request_of``), in order, and how many had to be compiled.
+
+    ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails; where it
+    is one of the ``optional`` kernels, there is None in its place.
+    """
+    keyed = [(request_key(request), request) for request in requests]
+    stored = {key: _stored(cache, key) for key in dict(keyed)}
+    made: dict[str, CompiledKernel | None] = {key: kernel for key, kernel in stored.items() if kernel is not None}
+    missing = {key: request for key, request in keyed if key not in made}
+    waiting: dict[Future, str] = {pool().submit(request): key for key, request in missing.items()}
+    for done, future in enumerate(as_completed(waiting), 1):
+        key = waiting[future]
+        try:
+            made[key] = _store(cache, key, missing[key]["source"], future.result())
+        except CodegenError:
+            if missing[key]["name"] not in optional:
+                raise
+            made[key] = None
+        progress(done, len(missing))
+    return [made[key] for key, _ in keyed], len(missing)
+
+
+def _stored(cache: Store, key: str) -> CompiledKernel | None:
+    entry = cache.get(key, ROLE)
+    return None if entry is None else _kernel(key, json.loads(entry[_FACTS]), entry[_IMAGE])
+
+
+def _store(cache: Store, key: str, source: str, answer: dict[str, Any]) -> CompiledKernel:
+    image = base64.b64decode(answer.pop("image"))
+    cache.keep(key, ROLE, {_IMAGE: image, _FACTS: json.dumps(answer).encode(), _SOURCE: source.encode()})
+    return _kernel(key, answer, image)
 
 
 def _kernel(key: str, facts: dict[str, Any], image: bytes) -> CompiledKernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -113,6 +114,13 @@ class TritonKernel:
         if self.otherwise is None or all(evaluated(text, sizes) <= 0 for text in self.assumes):
             return self
         return self.otherwise.chosen_for(sizes)
+
+    def wanted_for(self, hints: Mapping[str, int]) -> tuple[TritonKernel, ...]:
+        """The one of ``alternatives`` to run for sizes as their hints say; all of them where some have no hint."""
+        try:
+            return (self.chosen_for(dict(hints)),)
+        except (NameError, ZeroDivisionError):
+            return self.alternatives
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""

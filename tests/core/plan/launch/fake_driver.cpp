@@ -23,6 +23,7 @@ struct Function {
 std::string record;
 std::mutex lock;
 thread_local void* current = nullptr;
+thread_local int capture_mode = 0;
 int failing = 0;
 bool idle = false;  // touches no memory
 
@@ -178,9 +179,11 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 int cuCtxGetCurrent(void** context) { return *context = current, 0; }
 int cuCtxSetCurrent(void* context) { return current = context, 0; }
+int cuThreadExchangeStreamCaptureMode(int* mode) { return std::swap(*mode, capture_mode), 0; }
 int cuModuleLoadData(void** module, const void* image) {
   const char* words = static_cast<const char*>(image);
   if (std::strncmp(words, "fake ", 5) != 0 && std::strncmp(words, "\177ELF", 4) != 0) return 200;
+  if (capturing != nullptr && capture_mode != 2) return 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
   note("load in context " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));
   *module = const_cast<char*>(words);
   return 0;

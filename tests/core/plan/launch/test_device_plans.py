@@ -12,21 +12,26 @@ import pytest
 import torch
 
 from tests.core.plan.launch.driver_lab import FakeDriver, kernel
+from turret.errors import CodegenError
 from turret.hooks.devices import device_for
 from turret.ir import Binding, SizeSource
 from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, workspaces
 from turret.plan.executor import load
 from turret.plan.launch import driver_library
+from turret.plan.launch.lazy_kernels import compiles
 from turret.plan.launch.table import (
     ArenaPointer,
+    KernelBinary,
     KernelLaunch,
     LaunchTable,
+    LazyKernel,
     SizeValue,
     SlotPointer,
     expression,
     segment_words,
 )
 from turret.storage import codec
+from turret.storage.artifact_cache import Store
 
 STREAM = 4242
 ONE = (0, 1)
@@ -159,6 +164,41 @@ def test_a_prepared_plan_loads_nothing_when_it_runs(on_cpu_memory: FakeDriver) -
     on_cpu_memory.clear()
     run([torch.arange(16.0)])
     assert not any(line.startswith("load") for line in on_cpu_memory.log())
+
+
+def test_a_plan_compiles_a_kernel_in_the_call_that_asks_for_it_and_an_error_leaves_it_usable(
+    on_cpu_memory: FakeDriver,
+) -> None:
+    asked: list[str] = []
+
+    @compiles("of this test")
+    def compile_later(wanted: LazyKernel, store: Store | None) -> tuple[KernelBinary, bytes]:
+        asked.append(wanted.request)
+        if len(asked) == 1:
+            raise CodegenError(f"kernel {wanted.function} did not compile")
+        return kernel(wanted.function), b"fake 3\0"
+
+    plan = chain(on_cpu_memory)
+    first, general = (run_kernel(n, SlotPointer(0), SlotPointer(5), narrow=n == 1) for n in (0, 1))
+    step = attrs.evolve(first, assumes=(expression("s0 - 20", {"s0": 0}, {}),), otherwise=general)
+    table = LaunchTable(
+        (kernel("add_one"), LazyKernel("twice", "of this test", "the general one", 3)),
+        {"segment0": segment_words(len(plan.slots), (step,))},
+        {"segment0": (5,)},
+    )
+    library = on_cpu_memory.write(table, {"add_one.cubin": b"fake 3\0"})
+    slots = (*plan.slots[:5], attrs.evolve(plan.slots[5], shape=("s0",)), *plan.slots[6:])
+    steps = (Allocate(5), Launch("segment0", (0, 5), ("add",)))
+    plan = attrs.evolve(plan, slots=slots, steps=steps, outputs=(SlotRef(5),), library=library, arena_bytes=0)
+    run = load(codec.loads(codec.dumps(plan)))
+    short, long = torch.arange(16.0), torch.arange(40.0)
+    run.prepare()
+    assert torch.equal(run([short])[0], short + 1) and asked == []
+    with pytest.raises(CodegenError, match="kernel twice did not compile"):
+        run([long])
+    for _ in range(2):
+        assert torch.equal(run([short])[0], short + 1) and torch.equal(run([long])[0], long * 2)
+    assert asked == ["the general one"] * 2
 
 
 def test_threads_do_not_share_a_workspace(on_cpu_memory: FakeDriver) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 import turret
 from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
@@ -222,6 +223,29 @@ def test_rows_of_symbolic_length_are_right_up_to_the_block_that_holds_them_and_b
         torch.testing.assert_close(function(*arguments), program(*arguments), rtol=1e-4, atol=1e-5)
     held = [kernel for kernel in codegen.kernels.values() if any("-64" in text for text in kernel.assumes)]
     assert held and all("for " not in kernel.source for kernel in held)
+
+
+@pytest.mark.parametrize("program", [norm_block, cross_entropy, transposing])
+@given(
+    sizes=st.lists(st.tuples(st.integers(2, 34), st.sampled_from([7, 16, 33, 48, 64, 65, 80])), min_size=1, max_size=4)
+)
+@settings(max_examples=8, deadline=None, phases=(Phase.generate, Phase.shrink))
+@pytest.mark.thorough
+def test_kernels_for_sizes_at_hand_are_compiled_at_once_and_others_when_sizes_ask_for_them(
+    program: Callable, sizes: list[tuple[int, int]]
+) -> None:
+    codegen = InterpretedCodegen()
+    torch.compiler.reset()
+    function = compiled(program, codegen, dynamic=True)
+    for call_number, (rows, columns) in enumerate(sizes):
+        arguments = leaves((rows, columns), (columns,), (columns,))
+        before = {id(library): len(library.compiled) for library in codegen.libraries}
+        with torch.no_grad():
+            torch.testing.assert_close(function(*arguments), program(*arguments), rtol=1e-4, atol=1e-5)
+        for library in codegen.libraries:
+            assert len(set(library.compiled)) == len(library.compiled), "each once"
+            if call_number == 0 or id(library) not in before:
+                assert len(library.compiled) == library.at_once, "the call at hand asks for none that is not there"
 
 
 def test_an_index_out_of_range_raises() -> None:

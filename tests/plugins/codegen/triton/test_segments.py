@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import pytest
 
@@ -13,6 +15,7 @@ from turret.plan.launch.table import (
     ArenaPointer,
     Clear,
     KernelLaunch,
+    LazyKernel,
     Number,
     SizeValue,
     SlotPointer,
@@ -20,6 +23,8 @@ from turret.plan.launch.table import (
     segment_words,
 )
 from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, alternatives, pack, with_alignment
+from turret.plugins.codegen.triton.compilation.compile import DeferredKernel, request_of
+from turret.plugins.codegen.triton.segments import wanted
 
 SIZES = {"s0": 0, "s1": 1}
 ONE = (0, 1)
@@ -170,6 +175,36 @@ def test_a_kernel_may_come_with_several_of_which_each_assumes_less() -> None:
     assert [aligned.chosen_for({"s0": n}).name for n in (32, 31, 8192)] == ["fast", "narrow", "general"]
     packed = pack(draft(), {"s": [(aligned,)]}, chosen)
     assert [k.function for k in packed.table.kernels] == ["fast", "narrow", "general"]
+
+
+def test_the_kernel_for_sizes_at_hand_is_wanted_and_all_where_those_are_not_known() -> None:
+    general = scale(name="general")
+    narrow = scale(name="narrow", assumes=("floor_div(4096, s1) - s0",), otherwise=general)
+    fast = scale(name="fast", assumes=("s0 % 16", "s1 % 16"), otherwise=narrow)
+
+    def names(**hints: int) -> list[str]:
+        return [kernel.name for kernel in wanted({"s": [(fast,), (general,)]}, hints)]
+
+    assert names(s0=32, s1=48) == ["fast", "general"]
+    assert names(s0=4097, s1=1) == ["narrow", "general"] and names(s0=1, s1=1) == ["general", "general"]
+    for unknown in ({}, {"s0": 32}, {"s0": 33, "s1": 0}):
+        assert names(**unknown) == ["fast", "narrow", "general", "general"]
+
+
+def test_a_kernel_that_is_not_compiled_is_in_the_table_with_its_request() -> None:
+    general = scale(name="general")
+    fast = scale(name="fast", assumes=("s0 % 16",), otherwise=general)
+
+    def choose(kernel: TritonKernel) -> tuple:
+        variant = kernel, kernel.configs[0]
+        request = request_of(variant, "cuda", 90)
+        return (variant, DeferredKernel("key", request, 2)) if kernel is general else chosen(kernel)
+
+    there, later = pack(draft(), {"s": [(fast,)]}, choose).table.kernels
+    assert there.function == "fast" and later == LazyKernel("general", "triton", later.request, 5)
+    assert json.loads(later.request) == request_of((general, general.configs[0]), "cuda", 90)
+    alone = pack(draft(), {"s": [(fast,)]}, chosen)
+    assert pack(draft(), {"s": [(fast,)]}, choose).table.segments == alone.table.segments
 
 
 def test_a_grid_beyond_the_launcher_is_refused_by_name() -> None:
