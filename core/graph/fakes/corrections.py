@@ -532,7 +532,15 @@ def _resized(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tens
     return made if layout in (None, torch.contiguous_format) else torch.empty_like(made, memory_format=layout)
 
 
+def _zeros(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """Zeros with memory: torch (2.11 and 2.13) takes views of those without below fakes, and they come back as tensors
+    of the meta device.  Autograd has the gradient of a sign so."""
+    made: torch.Tensor = run(args, kwargs)
+    return made.new_empty(made.shape)
+
+
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
+    aten._efficientzerotensor.default: _zeros,
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,
     aten.view.default: _view,

@@ -17,7 +17,7 @@ from turret.graph.gradient_hooks import has_hook
 from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.record.histories import nodes_below
+from turret.plugins.capture.record.histories import leaves_below, nodes_below
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.overriding import OF_TORCH
@@ -233,6 +233,11 @@ class _Backward:
 def _call(t: Tracer, roots: Iterable[Tensor], keeps: bool, named: dict[str, Value]) -> Value:
     """Record ``torch.autograd.grad``; what autograd itself refuses is eager's to raise."""
     refuse_hooks_set_later(t)
+    targets = [v for v in _row(t, named["inputs"]) if isinstance(v, Tensor)]
+    if any(v.source is not None for v in targets):  # what was computed before may have been computed from those
+        leaves = leaves_below((v.fake for v in roots), short_of=[v.fake for v in targets])
+        if any(id(leaf) not in t.recorder.by_fake for leaf in leaves):
+            raise Unsupported("a gradient that goes on into what was computed before")
     below = [] if keeps else nodes_below(v.fake for v in roots)
     try:
         found = t.recorder.call(torch.autograd.grad, [], named)

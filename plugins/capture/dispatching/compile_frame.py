@@ -280,7 +280,7 @@ class _Attempt:
         finally:
             tracer.state.restore()
         self.tidy_guards()
-        if tail is None or (signal is RETURNED and not tracer.recorder.calls):
+        if tail is None or (signal is RETURNED and not tracer.recorder.calls and not tracer.told_of_compiling):
             unit = self.unit(None, "")
             unit.is_empty = tail is not None
             return unit

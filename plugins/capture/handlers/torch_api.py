@@ -63,11 +63,15 @@ def _always(result: Any) -> Handler:
     return lambda t, /, *args, **kwargs: t.wrap_known(result)
 
 
+def _compiles(t: Tracer, /) -> Value:
+    """True; the frame runs as it was captured, though there be nothing to compute in it."""
+    t.told_of_compiling = True
+    return Constant(True)
+
+
 _function: Any
-for _function in (
-    torch.compiler.is_dynamo_compiling, is_compiling,
-):  # fmt: skip
-    registry.functions[_function] = _always(True)
+for _function in (torch.compiler.is_dynamo_compiling, is_compiling):
+    registry.functions[_function] = _compiles
 for _function in (
     torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, get_tracing_state,
     is_fx_symbolic_tracing, is_fx_tracing,
@@ -85,7 +89,7 @@ def compiles(t: Tracer) -> Value:
     """True; but for the call of a module with hooks that are called even where it raises, which compilers may skip."""
     frame = t.call_stack.frames[-1]
     if frame.code is not CODE_OF_CALL:
-        return Constant(True)
+        return _compiles(t)
     held = frame.locals[0]  # which a function inside of it refers to
     module = held.get(t) if isinstance(held, Cell) else held
     assert module is not None
@@ -94,7 +98,7 @@ def compiles(t: Tracer) -> Value:
     return Constant(not t.truth(of_all) and not t.truth(of_one))
 
 
-registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
+registry.named["torch._dynamo.external_utils", "is_compiling"] = _compiles
 
 
 @registry.module("torch.fx.experimental.proxy_tensor")

@@ -110,6 +110,8 @@ class FrameTracer(Caller):
         """Results of branches on data that may be tensors from before."""
         self.branched = False
         """Whether a branch on data was followed."""
+        self.told_of_compiling = False
+        """Whether the program was told that it is compiled: as Python, it would do something else."""
         self.flags: list[Value] = []
         """Of branches on data, what tells behind them which side ran."""
         self.told_by: dict[Any, list[Value]] = {}

@@ -150,3 +150,20 @@ def nodes_below(tensors: Iterable[torch.Tensor], short_of: Any = None) -> list[A
             found[node] = None
             pending += [below for below, _ in node.next_functions]
     return list(found)
+
+
+def leaves_below(tensors: Iterable[torch.Tensor], short_of: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves that tensors hang on in another way than by those that they are looked at short of."""
+    found: list[torch.Tensor] = []
+    ends = {(v.grad_fn, v.output_nr) for v in short_of if v.grad_fn is not None}
+    pending = [(v.grad_fn, v.output_nr) for v in tensors]
+    seen: set[Any] = set()
+    while pending:
+        edge = node, _ = pending.pop()
+        if node is None or edge in ends or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        pending += node.next_functions
+    return found

@@ -299,6 +299,7 @@ class Tracer(Protocol):
     leaves_checks: bool
     merged: list[Any]
     branched: bool
+    told_of_compiling: bool
     flags: list[Value]
     decided: dict[int, bool]
     told_by: dict[Any, list[Value]]

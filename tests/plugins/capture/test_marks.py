@@ -6,6 +6,7 @@ import bisect
 import cmath
 import importlib
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -38,6 +39,43 @@ def test_an_allowed_function_is_one_call_of_the_graph():
 def test_torchs_mark_is_honoured():
     observed = check(lambda x: allowed_by_torch(x) + 1, X, breaks=0, graphs=1)
     assert allowed_by_torch in [n.target for n in observed.graphs[0].module.graph.nodes]
+
+
+@pytest.mark.parametrize("mark", [turret.allow_in_graph, torch.compiler.allow_in_graph])
+def test_an_allowed_autograd_function_is_one_call_of_the_graph(mark: Callable):
+    @mark
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            turret.graph_break()  # would break the graph if it were followed
+            ctx.rows = x.size(0)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.rows
+
+    def gradient(function):
+        x = torch.ones(3, 2, requires_grad=True)
+        (function(x) + 1).sum().backward()
+        return x.grad
+
+    compiled = turret.compile(lambda x: Scaled.apply(x), fullgraph=True)
+    assert torch.equal(gradient(compiled), gradient(Scaled.apply))
+
+
+@pytest.mark.parametrize("asks", [torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
+def test_a_function_that_computes_nothing_is_told_that_it_is_compiled(asks: Callable):
+    told = []
+
+    def program(x, n):
+        told.append(asks())
+        return "compiled" if asks() else "eager", n + 1
+
+    compiled = turret.compile(program, fullgraph=True)
+    for n in range(3):
+        assert compiled(X, n) == ("compiled", n + 1)
+    assert told == [True] * 3
 
 
 def test_an_allowed_function_is_compiled_with_the_graph():

@@ -427,3 +427,30 @@ def test_results_of_fakes_are_fakes() -> None:
         x = torch.empty(2, 3)
     for made in (aten.resize(x, [3, 2]), aten.resize_as(x, x.t()), aten.resize(x, [2, 3])):
         assert getattr(made, "fake_mode", None) is mode
+
+
+@settings(max_examples=25)
+@given(
+    sign=st.sampled_from([torch.abs, torch.sgn, F.hardtanh, lambda v: v.norm(1)]),
+    seen=st.sampled_from([torch.flatten, torch.Tensor.t, lambda v: v.reshape(1, -1), lambda v: v[None].expand(2, 2, 2)]),
+    rows=st.sampled_from([None, 1, 2]),
+)
+def test_gradients_of_gradients_of_signs_are_eagers_whatever_views_are_between(
+    sign: Callable, seen: Callable, rows: int | None
+) -> None:
+    def program(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = seen(x)
+        y = sign(y if rows is None else F.linear(y.flatten()[:4], w, b)).sum()
+        (found,) = torch.autograd.grad(y, x, create_graph=True)
+        return (found * x).sum()
+
+    def gradients(function: Callable) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        given = [torch.randn(*shape, requires_grad=True) for shape in ((2, 2), (rows or 1, 4), (rows or 1,))]
+        function(*given).backward()
+        return [v.grad for v in given]
+
+    found = gradients(turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False}))
+    for mine, theirs in zip(found, gradients(program), strict=True):
+        assert (mine is None) == (theirs is None)
+        torch.testing.assert_close(mine, theirs)
