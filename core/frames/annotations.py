@@ -15,6 +15,7 @@ import torch
 from turret.errors import OptionError
 
 _in_graph: dict[int, Callable[..., Any]] = {}
+_applied: dict[type, Callable[..., Any]] = {}
 _substitutes: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -38,6 +39,18 @@ def is_in_graph(fn: Any) -> bool:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     theirs = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
     return theirs is not None and id(fn) in theirs
+
+
+def applied(cls: Any) -> Callable[..., Any]:
+    """A call of an ``autograd.Function`` as a function of its own, which graphs can name."""
+    if cls not in _applied:
+
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            return cls.apply(*args, **kwargs)
+
+        apply.__name__, apply.__qualname__, apply.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+        _applied[cls] = apply
+    return _applied[cls]
 
 
 def nested_compile_region(fn: Any) -> Any:

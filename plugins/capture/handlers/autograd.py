@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import fx
 
-from turret.frames.annotations import is_in_graph
+from turret.frames.annotations import applied, is_in_graph
 from turret.plugins.capture.autograd.autograd_region import AutogradRegion, OfNothing
 from turret.plugins.capture.autograd.later import RunsLater
 from turret.plugins.capture.errors import Raised, Unsupported
@@ -33,7 +33,7 @@ def apply(t: Tracer, /, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs; one call of the
     graph where it is marked so."""
     if is_in_graph(cls.constant()):
-        return t.recorder.call(cls.constant().apply, list(args), kwargs)
+        return t.recorder.call(applied(cls.constant()), list(args), kwargs)
     if under := t.recorder.transforms():
         # Its own derivatives and its own vmap take part there, and what they may do is another contract's.
         raise Unsupported(f"an autograd.Function under torch.func.{under[-1]}", _HINT)

@@ -62,6 +62,8 @@ def test_an_allowed_autograd_function_is_one_call_of_the_graph(mark: Callable):
 
     compiled = turret.compile(lambda x: Scaled.apply(x), fullgraph=True)
     assert torch.equal(gradient(compiled), gradient(Scaled.apply))
+    observed = check(lambda x: Scaled.apply(x) + 1, torch.ones(3, 2, requires_grad=True), breaks=0, graphs=1)
+    assert "Scaled" in observed.graphs[0].module.code
 
 
 @pytest.mark.parametrize("asks", [torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
