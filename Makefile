@@ -38,6 +38,8 @@ fuzz: $(STAMP)
 		--out relations.jsonl
 	$(BIN)/python -m tests.fuzz.functions --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out functions.jsonl
+	$(BIN)/python -m tests.fuzz.gradients --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+		--out gradients.jsonl
 	$(BIN)/python -m tests.fuzz.graph_calls --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out graph_calls.jsonl
 

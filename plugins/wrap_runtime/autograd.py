@@ -16,7 +16,7 @@ from turret.graph.wrapper_tensors import TangentForm, WholeGradient, assembler, 
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
-from turret.plugins.wrap_runtime import double_backward, edges
+from turret.plugins.wrap_runtime import double_backward, edges, leaf_hooks
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
@@ -77,12 +77,19 @@ def autograd_function(
                 if gradient is not None:
                     break
             else:
-                return differentiate.nothing(len(ctx.needs_input_grad))
+                nothing = differentiate.nothing(len(ctx.needs_input_grad))
+                leaf_hooks.spare(ctx, nothing)
+                return nothing
             torchs_callback = set_torchs_callback(None)
             try:
-                return differentiate(ctx, gradients)
+                found = differentiate(ctx, gradients)
             finally:
                 set_torchs_callback(torchs_callback)
+            for n in differentiate.differentiable:
+                if gradients[n] is None:
+                    leaf_hooks.spare(ctx, found)
+                    break
+            return found
 
     keep_torch_out(Compiled.backward)
     return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart)

@@ -7,7 +7,8 @@ gradient of the leaf's own layout and memory (``torch/csrc/autograd/functions/ac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from turret.graph.gradient_hooks import has_hook
 from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.record.histories import leaves_below, nodes_below
+from turret.plugins.capture.record.histories import edge_of, edges_below, nodes_below
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.overriding import OF_TORCH
@@ -60,7 +61,8 @@ def backward_of(
         raise Unsupported("torch.autograd.backward with grad_variables")
     roots = _row(t, tensors)
     gradients = [_NONE] * len(roots) if t.is_none(grad_tensors) else _row(t, grad_tensors)
-    return _Backward(t, roots, gradients, retain_graph, create_graph, inputs).run()
+    with _breaking_ahead_of(t, [] if t.is_none(inputs) else _row(t, inputs)):
+        return _Backward(t, roots, gradients, retain_graph, create_graph, inputs).run()
 
 
 @registry.function(torch.autograd.grad)
@@ -75,14 +77,33 @@ def gradients_of(
     **options: Value,
 ) -> Value:
     """``torch.autograd.grad(...)``."""
-    roots = [v for v in _row(t, outputs) if isinstance(v, Tensor)]
-    if any(isinstance(v, Tensor) and v.fake.retains_grad for v in t.recorder.by_fake.values()):
-        raise Unsupported("torch.autograd.grad where tensors retain their gradients")
-    named = {"grad_outputs": grad_outputs, "retain_graph": retain_graph, "create_graph": create_graph, **options}
-    for name, given in (("outputs", outputs), ("inputs", inputs), ("grad_outputs", grad_outputs)):
-        named[name] = t.new_tuple([given]) if isinstance(given.realize(), Tensor) else given
-    keeps = _keeps(t, retain_graph, create_graph)
-    return _call(t, roots, keeps, {**named, "retain_graph": Constant(keeps)})
+    roots, targets = ([v for v in _row(t, given) if isinstance(v, Tensor)] for given in (outputs, inputs))
+    with _breaking_ahead_of(t, targets):
+        if any(isinstance(v, Tensor) and v.fake.retains_grad for v in t.recorder.by_fake.values()):
+            raise Unsupported("torch.autograd.grad where tensors retain their gradients")
+        named = {"grad_outputs": grad_outputs, "retain_graph": retain_graph, "create_graph": create_graph, **options}
+        for name, given in (("outputs", outputs), ("inputs", inputs), ("grad_outputs", grad_outputs)):
+            named[name] = t.new_tuple([given]) if isinstance(given.realize(), Tensor) else given
+        keeps = _keeps(t, retain_graph, create_graph)
+        for target in targets:
+            _check_hooks(t, target, _LEAF_HOOKS[:1])  # no gradient is accumulated
+        return _call(t, roots, keeps, {**named, "retain_graph": Constant(keeps)})
+
+
+@contextlib.contextmanager
+def _breaking_ahead_of(t: Tracer, targets: Iterable[Value]) -> Iterator[None]:
+    """Have a graph break inside come where the first of some tensors is computed.
+
+    What one graph computes hangs on its inputs alone: autograd would find no way from one result to another.
+    """
+    try:
+        yield
+    except Unsupported as error:
+        computed = (v for v in targets if isinstance(v, Tensor) and v.source is None and not v.fake.is_leaf)
+        steps = [t.recorder.made_at[v.node.name][0] for v in computed if v.node.name in t.recorder.made_at]
+        if error.step is None and steps:
+            error.step = min(steps)
+        raise
 
 
 @registry.tensor_method("retain_grad")
@@ -157,12 +178,7 @@ class _Backward:
         """Refuse a leaf whose gradients somebody else is shown."""
         if leaf.outer is not None or leaf.type() not in OF_TORCH or leaf.fake.layout is not torch.strided:
             raise Unsupported("a backward to a tensor of a class of its own")
-        if leaf.source is None or leaf.real is None:
-            return
-        for name in _LEAF_HOOKS:
-            held = getattr(leaf.real, name)
-            if self.t.truth(self.t.wrap(held, AttrSource(leaf.source, name))):
-                raise Unsupported(f"a backward to a tensor with hooks: {leaf.describe()}")
+        _check_hooks(self.t, leaf, _LEAF_HOOKS)
 
     def run(self) -> Value:
         """Record the gradients, then what becomes of ``grad`` of each leaf."""
@@ -233,11 +249,7 @@ class _Backward:
 def _call(t: Tracer, roots: Iterable[Tensor], keeps: bool, named: dict[str, Value]) -> Value:
     """Record ``torch.autograd.grad``; what autograd itself refuses is eager's to raise."""
     refuse_hooks_set_later(t)
-    targets = [v for v in _row(t, named["inputs"]) if isinstance(v, Tensor)]
-    if any(v.source is not None for v in targets):  # what was computed before may have been computed from those
-        leaves = leaves_below((v.fake for v in roots), short_of=[v.fake for v in targets])
-        if any(id(leaf) not in t.recorder.by_fake for leaf in leaves):
-            raise Unsupported("a gradient that goes on into what was computed before")
+    _check_that_it_stays(t, roots, [v for v in _row(t, named["inputs"]) if isinstance(v, Tensor)])
     below = [] if keeps else nodes_below(v.fake for v in roots)
     try:
         found = t.recorder.call(torch.autograd.grad, [], named)
@@ -247,6 +259,27 @@ def _call(t: Tracer, roots: Iterable[Tensor], keeps: bool, named: dict[str, Valu
         raise
     t.recorder.freed.note(below, t.call_stack.step)
     return found
+
+
+def _check_hooks(t: Tracer, target: Tensor, names: Iterable[str]) -> None:
+    """Refuse a tensor from before that has hooks of these names."""
+    if target.source is None or target.real is None:
+        return
+    for name in names:
+        if t.truth(t.wrap(getattr(target.real, name), AttrSource(target.source, name))):
+            raise Unsupported(f"a backward to a tensor with hooks: {target.describe()}")
+
+
+def _check_that_it_stays(t: Tracer, roots: Iterable[Tensor], targets: Sequence[Tensor]) -> None:
+    """Refuse gradients that flow through what was computed before the frame, which may have been of the targets."""
+    before = {edge_of(v.fake) for v in t.recorder.by_fake.values() if v.source is not None and not v.fake.is_leaf}
+    for target in targets:
+        if target.source is None:
+            continue
+        below = edges_below((v.fake for v in roots), short_of=target.fake)
+        leaves = [node.variable for node, _ in below if hasattr(node, "variable")]
+        if not before.isdisjoint(below) or any(id(leaf) not in t.recorder.by_fake for leaf in leaves):
+            raise Unsupported("a gradient that goes on into what was computed before")
 
 
 _REFUSALS = ("a second time", "modified by an inplace operation")

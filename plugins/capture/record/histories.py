@@ -152,18 +152,24 @@ def nodes_below(tensors: Iterable[torch.Tensor], short_of: Any = None) -> list[A
     return list(found)
 
 
-def leaves_below(tensors: Iterable[torch.Tensor], short_of: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves that tensors hang on in another way than by those that they are looked at short of."""
-    found: list[torch.Tensor] = []
-    ends = {(v.grad_fn, v.output_nr) for v in short_of if v.grad_fn is not None}
-    pending = [(v.grad_fn, v.output_nr) for v in tensors]
+def edges_below(tensors: Iterable[torch.Tensor], short_of: torch.Tensor) -> set[tuple[Any, int]]:
+    """The edges of autograd's graph (a node, and which result of it) that tensors hang on in another way than by the
+    one that they are looked at short of."""
+    end = edge_of(short_of)
+    pending = [edge_of(v) for v in tensors]
+    found: set[tuple[Any, int]] = set()
     seen: set[Any] = set()
     while pending:
         edge = node, _ = pending.pop()
-        if node is None or edge in ends or node in seen:
+        if node is None or edge == end:
             continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.append(node.variable)
-        pending += node.next_functions
+        found.add(edge)
+        if node not in seen:
+            seen.add(node)
+            pending += node.next_functions
     return found
+
+
+def edge_of(tensor: torch.Tensor) -> tuple[Any, int]:
+    """Where a tensor hangs in autograd's graph: its node (None for a leaf), and which result of that it is."""
+    return tensor.grad_fn, tensor.output_nr

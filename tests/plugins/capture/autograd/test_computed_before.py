@@ -13,11 +13,20 @@ import turret
 from tests.plugins.capture.capture_lab import assert_same
 from turret.errors import CaptureError
 
+
+def _retained(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad:
+        tensor.retain_grad()
+    return tensor
+
+
 BEFORE: dict[str, Callable] = {
     "of it": lambda x, w: x * 2,
     "of it and others": lambda x, w: x * w,
     "of others": lambda x, w: w.tanh(),
-    "a view of it": lambda x, w: x[1:].expand(2, 2).reshape(-1),
+    "made of a view": lambda x, w: x[1:].expand(2, 2).reshape(-1),
+    "a view of it": lambda x, w: x.view(3, 1),
+    "a part of it": lambda x, w: x[1:],
     "without a history": lambda x, w: torch.ones(3),
     "itself": lambda x, w: x,
 }
@@ -25,6 +34,7 @@ INSIDE: dict[str, Callable] = {
     "of both": lambda x, z: (x.sum() * z).sum(),
     "of what was before": lambda x, z: z.sin().sum(),
     "of itself": lambda x, z: x.exp().sum(),
+    "with a gradient that is retained": lambda x, z: (x.sum() * _retained(z * 2)).sum(),
     "of a leaf made here": lambda x, z: (z.detach().requires_grad_() * x.sum()).sum(),
 }
 
@@ -71,6 +81,31 @@ def test_gradients_reach_what_was_computed_before(
         assert_same(outcome(turret.compile(whole, options={"cache": False})), expected, "all compiled")
     finally:
         turret.reset()
+
+
+def test_a_gradient_for_what_the_frame_computed_is_taken_behind_the_graph_that_did() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> object:
+        w.cumsum(0).retain_grad()  # with which the graph does not go on
+        hidden = x.sin()
+        return torch.autograd.grad((hidden * w).sum(), hidden, allow_unused=True)
+
+    x, w = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    (found,) = turret.compile(program)(x, w)
+    assert found is not None and torch.equal(found, w)
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_a_gradient_for_an_argument_with_hooks_is_what_they_make_of_it(is_leaf: bool) -> None:
+    def step(x: torch.Tensor) -> object:
+        return torch.autograd.grad((x * 3).sum(), x)
+
+    compiled = turret.compile(step)
+    for hooks in range(3):
+        x = torch.ones(3, requires_grad=True)
+        x = x if is_leaf else x * 1
+        for _ in range(hooks):
+            x.register_hook(lambda gradient: gradient * 2)
+        assert_same(compiled(x), step(x), f"with {hooks} hooks")
 
 
 def test_one_graph_says_why_it_cannot_have_them() -> None:
