@@ -447,8 +447,10 @@ class ForwardOutputs:
         viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
         # What autograd takes to be viewed comes first: a write by any of its names is part of its history.
         candidates = [*viewed, storage.tensor, *sharers]
-        kept = [c for c in candidates if c is not None and self._is_kept(c)]
-        whole = [c for c in kept if _is_block(c) and _covers(c, candidates)]
+        named = list({id(c): c for c in candidates if c is not None}.values())  # views of one tensor name it each
+        kept = [c for c in named if self._is_kept(c)]
+        reach = _reach(named)
+        whole = [c for c in kept if _is_block(c) and (c is candidates[0] if reach is None else _bytes(c) == reach)]
         whole = whole or [c for c in kept if _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
@@ -516,12 +518,14 @@ def _is_memory_of_its_own(tracked: Tracked) -> bool:
     return same_sizes(made.shape, value.shape) and guarded_apart(value.shape, value.stride())
 
 
-def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
-    """Whether a dense tensor has as many bytes as those that share its memory reach over, gaps included."""
-    spans = [span(o) * o.element_size() for o in others if o is not None]
-    if not all(isinstance(s, int) for s in spans):
-        return candidate is others[0]
-    return candidate.numel() * candidate.element_size() == max(spans)
+def _reach(sharers: Sequence[torch.Tensor]) -> int | None:
+    """How many bytes the tensors of one memory reach over, gaps included; None where a size is a symbol."""
+    spans = [span(t) * t.element_size() for t in sharers]
+    return max(spans) if all(isinstance(s, int) for s in spans) else None
+
+
+def _bytes(value: torch.Tensor) -> Any:
+    return value.numel() * value.element_size()
 
 
 def _lies_within(value: torch.Tensor, other: torch.Tensor) -> bool:
