@@ -332,17 +332,20 @@ class ForwardOutputs:
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]
-        if value.requires_grad and _is_leaf(value, name):
+        leaf = value.requires_grad and _is_leaf(value, name)
+        if leaf and not _is_view_without_gradients(value, base):
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
         viewed = self._viewed_output(value, base)
         if viewed is not None:
             return self._view_of_output(name, value, viewed)
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
-        if value.requires_grad and not is_differentiable_view(value, base):
+        if value.requires_grad and not leaf and not is_differentiable_view(value, base):
             return self._own_view_of_input(name, value, source)
         described = self._view(name, value, base) | self._seen_by_autograd(value, base)
-        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **described)
+        if leaf:  # made in that mode whatever mode the runtime is in
+            described["creation"] = ViewCreation.NO_GRAD
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, leaf=leaf, **described)
 
     def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         """A view of an input with a gradient of its own, which a function of the user's returned."""
@@ -474,6 +477,14 @@ def _is_leaf(value: torch.Tensor, name: str) -> bool:
         return value.is_leaf
     except RuntimeError as error:
         raise UnsupportedError(f"{name} views an input, and autograd cannot say of what: {error}") from error
+
+
+def _is_view_without_gradients(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view was made with gradients off: autograd has it require them as its base does, and no history."""
+    viewed = value._base
+    if viewed is None or _creation(value) != CreationMeta.NO_GRAD_MODE:
+        return False
+    return base.requires_grad and (viewed is base or viewed is base._base)
 
 
 def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
