@@ -153,6 +153,8 @@ class Tensor(Value):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.stores: dict[str, Value] = {}
         self.new_data: Tensor | None = None
+        self.is_moved = False
+        """Whether ``set_`` had it lie elsewhere: in the graph it is an alias of what lies there."""
         self.outer: Value | None = None
         """The tensor of a class of the program's that this one is the memory of, for which it stands in graphs."""
         self.array: Value | None = None
@@ -282,7 +284,7 @@ class Tensor(Value):
         """Have a tensor that the graph made lie where another one does from here on, as ``set_`` has it."""
         data = t.recorder.call_method("detach", [other], {})
         assert isinstance(data, Tensor)
-        self.node, self.fake = data.node, data.fake
+        self.node, self.fake, self.is_moved = data.node, data.fake, True
         t.recorder.by_fake[id(data.fake)] = self
 
     def not_in_graphs(self, t: Tracer, name: str) -> Unsupported:
