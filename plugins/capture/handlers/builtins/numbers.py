@@ -48,8 +48,10 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
         function = min if symbol == "<" else max
         if not kwargs and (computed := t.recorder.computed(function, values)) is not None:
             return computed
-        if len(values) == 2 and not kwargs and _have_one_extreme(values):
-            return t.recorder.call(symbolic, values, {})
+        if len(values) > 1 and not kwargs and _have_one_extreme(values):
+            known = [v.constant() for v in values if v.is_constant()]
+            numbers = [v for v in values if not v.is_constant()] + ([Constant(function(known))] if known else [])
+            return functools.reduce(lambda a, b: t.recorder.call(symbolic, [a, b], {}), numbers)
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
         return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 
