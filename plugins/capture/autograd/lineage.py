@@ -50,7 +50,7 @@ def _root(tensor: Tensor) -> torch.Tensor:
 
 
 def _counts_alone(tensor: Tensor) -> bool:
-    return tensor.is_moved or tensor.node.target is getattr and tensor.node.args[1] == "data"
+    return tensor.is_moved or (tensor.node.target is getattr and tensor.node.args[1] == "data")
 
 
 @registry.tensor_attribute("_base")
