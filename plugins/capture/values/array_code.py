@@ -220,7 +220,7 @@ class _Samples:
         shape = [*map(_size_now, fake.shape)]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
-        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
+        order = sorted(range(len(shape)), key=lambda n: -_size_now(fake.stride()[n]))
         made = self.numbers(fake.dtype, [shape[n] for n in order]).transpose(numpy.argsort(order))
         if self.matrices and made.dtype.kind in "fc" and len(shape) > 1 and shape[-1] == shape[-2]:
             made = made + numpy.swapaxes(made, -1, -2) + 9 * numpy.eye(shape[-1], dtype=made.dtype)
