@@ -409,7 +409,9 @@ class Tensor(Value):
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             part = t.call(t.wrap_known(element), [self, key], {})
-            if isinstance(found, Tensor):
+            if not _has_index_of_data(key):
+                t.recorder.call(operator.setitem, [part.realize(), Constant(Ellipsis), value], {})
+            elif isinstance(found, Tensor):
                 copy_into(t, part, found)
             else:
                 t.recorder.call_method("fill_", [part, value], {})
@@ -688,10 +690,16 @@ def _has_symbols(key: Value) -> TypeGuard[List]:
 
 
 def _has_unknown_index(key: Value) -> bool:
-    """Whether a tuple of numbers and slices has a number in it that depends on data."""
+    """Whether a tuple of numbers and slices has a number in it that changes, which torch's indexing would fix."""
     parts = [v.realize() for v in key.items] if type(key) is Tuple else []
-    unknown = any(isinstance(v, Symbolic) and not v.is_known() for v in parts)
-    return unknown and not any(isinstance(v, (Tensor, Sequence)) for v in parts)
+    unknown = any(isinstance(v, Symbolic) and isinstance(v.number, torch.SymInt) for v in parts)
+    return unknown and not any(isinstance(v, (Tensor, Sequence)) or v.type() is bool for v in parts)
+
+
+def _has_index_of_data(key: Value) -> bool:
+    """Whether one of the numbers in such a tuple depends on data."""
+    assert isinstance(key, Tuple)
+    return any(isinstance(v := part.realize(), Symbolic) and not v.is_known() for part in key.items)
 
 
 def _assignable(number: Any) -> bool:

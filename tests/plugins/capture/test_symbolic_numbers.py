@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
 
 LEAVES = ("n", "n", "m", "f", "2", "3", "-1", "0", "0.5", "1.5", "-2.5", "True")
@@ -192,3 +193,49 @@ def test_the_largest_of_many_sizes_is_one_symbol_whichever_it_is():
         parts = [torch.randn(n) for n in sizes]
         assert_same(observed(*parts), program(*parts))
     assert len(observed.graphs) == 2
+
+
+def rows_and_columns(x, n):
+    return (
+        x[n % 3, 0],
+        x[..., n % 2],
+        x[-(n % 3) - 1, None],
+        x[len(x) - 2, 1:],
+        x[(n % 3,)],
+        x[1:, n % 2],
+        x[n % 3, True],
+    )
+
+
+def written(x, n):
+    y = x.clone()
+    y[n % 3, :] = torch.ones(1, 2)
+    y[:, n % 2] += 2
+    y[1:, n % 2] = torch.arange(len(x) - 1.0)
+    y[n % 3, n % 2] = torch.tensor(7.0)
+    return y
+
+
+def differentiated(x, n):
+    x = x.clone().requires_grad_()
+    (x[n % 3, 1] * x[:, n % 2].sum()).backward()
+    return x.grad
+
+
+def refused(x, n):
+    try:
+        x.clone()[n % 3, :] = torch.ones(3)
+    except RuntimeError as error:
+        return str(error), x + 1
+
+
+@pytest.mark.parametrize("program", [rows_and_columns, written, differentiated, refused])
+def test_ints_that_change_are_indices_beside_others(program):
+    observed = Observed(program)
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    for rows, n in ((5, 4), (6, 6), (7, 8), (9, 10), (12, 13)):
+        x = torch.randn(rows, 2)
+        expected = program(x, n)
+        assert_same(observed(x, n), expected)
+        assert_same(compiled(x, n), expected)
+    assert len(observed.graphs) <= (2 if program is not rows_and_columns else 4) and not observed.breaks
