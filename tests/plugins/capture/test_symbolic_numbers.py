@@ -239,3 +239,18 @@ def test_ints_that_change_are_indices_beside_others(program):
         assert_same(observed(x, n), expected)
         assert_same(compiled(x, n), expected)
     assert len(observed.graphs) <= (2 if program is not rows_and_columns else 4) and not observed.breaks
+
+
+@pytest.mark.parametrize("take", [lambda x, n: x[n], lambda x, n: x[:, n], lambda x, n: x.fill_(2)[n, 0]])
+def test_an_index_that_changes_and_is_out_of_range_is_refused_in_eagers_words(take):
+    def program(x, n):
+        try:
+            found = take(x, n)
+        except IndexError as error:
+            found = str(error)
+        return found, x + 1
+
+    observed = Observed(program)
+    for n in (1, 2, 3, 4, 5):
+        assert_same(observed(torch.ones(4, 4), n), program(torch.ones(4, 4), n))
+    assert not observed.breaks and not observed.fallbacks
