@@ -349,7 +349,7 @@ def test_arrays_that_torch_has_no_like_of_are_numpys(make):
 def test_arrays_in_fortrans_order_keep_it_behind_graph_breaks_and_as_tensors():
     def program(x):
         made = numpy.ones((3, 2), order="F")
-        torch._dynamo.graph_break()
+        turret.graph_break()
         made[0] = 2
         other = numpy.asfortranarray(numpy.full((3, 2), 1.5))
         return made, made.strides, other.strides, torch.tensor(other).stride(), torch.from_numpy(other).stride(), x + 1
