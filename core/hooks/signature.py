@@ -137,8 +137,8 @@ class OutputInfo:
     (``IS_OUTPUT``, ``VIEW_OF_OUTPUT``, counted on to the hidden ones).  A view has either ``layout``, relative to the
     start of what it views, or ``steps``, the views that lead to it (of another dtype, or overlapping itself where
     gradients flow).  ``value`` is a constant's, or the text of a size over the graph's symbols.  ``leaf``: gradients do
-    not flow through it but it requires one (``detach().requires_grad_()``).  ``alias`` says what autograd takes an
-    alias to be, and ``creation`` how a view was made.
+    not flow through it but it requires one (``detach().requires_grad_()``, or a view made without gradients of what
+    requires one).  ``alias`` says what autograd takes an alias to be, and ``creation`` how a view was made.
     """
 
     kind: OutputKind

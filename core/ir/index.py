@@ -130,7 +130,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @functools.lru_cache(maxsize=8192)
 def _nonnegative_symbolic(expression: sympy.Expr) -> bool:
-    shifted = sympy.expand(expression.subs({s: _least_plus(s) for s in expression.free_symbols}))
+    shifted = sympy.expand(expression.xreplace({s: _least_plus(s) for s in expression.free_symbols}))
     return bool(shifted.is_nonnegative)
 
 

@@ -332,17 +332,20 @@ class ForwardOutputs:
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]
-        if value.requires_grad and _is_leaf(value, name):
+        leaf = value.requires_grad and _is_leaf(value, name)
+        if leaf and not _is_view_without_gradients(value, base):
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
         viewed = self._viewed_output(value, base)
         if viewed is not None:
             return self._view_of_output(name, value, viewed)
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
-        if value.requires_grad and not is_differentiable_view(value, base):
+        if value.requires_grad and not leaf and not is_differentiable_view(value, base):
             return self._own_view_of_input(name, value, source)
         described = self._view(name, value, base) | self._seen_by_autograd(value, base)
-        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **described)
+        if leaf:  # made in that mode whatever mode the runtime is in
+            described["creation"] = ViewCreation.NO_GRAD
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, leaf=leaf, **described)
 
     def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         """A view of an input with a gradient of its own, which a function of the user's returned."""
@@ -447,8 +450,10 @@ class ForwardOutputs:
         viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
         # What autograd takes to be viewed comes first: a write by any of its names is part of its history.
         candidates = [*viewed, storage.tensor, *sharers]
-        kept = [c for c in candidates if c is not None and self._is_kept(c)]
-        whole = [c for c in kept if _is_block(c) and _covers(c, candidates)]
+        named = list({id(c): c for c in candidates if c is not None}.values())  # views of one tensor name it each
+        kept = [c for c in named if self._is_kept(c)]
+        reach = _reach(named)
+        whole = [c for c in kept if _is_block(c) and (c is candidates[0] if reach is None else _bytes(c) == reach)]
         whole = whole or [c for c in kept if _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
@@ -472,6 +477,14 @@ def _is_leaf(value: torch.Tensor, name: str) -> bool:
         return value.is_leaf
     except RuntimeError as error:
         raise UnsupportedError(f"{name} views an input, and autograd cannot say of what: {error}") from error
+
+
+def _is_view_without_gradients(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view was made with gradients off: autograd has it require them as its base does, and no history."""
+    viewed = value._base
+    if viewed is None or _creation(value) != CreationMeta.NO_GRAD_MODE:
+        return False
+    return base.requires_grad and (viewed is base or viewed is base._base)
 
 
 def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
@@ -516,12 +529,14 @@ def _is_memory_of_its_own(tracked: Tracked) -> bool:
     return same_sizes(made.shape, value.shape) and guarded_apart(value.shape, value.stride())
 
 
-def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
-    """Whether a dense tensor has as many bytes as those that share its memory reach over, gaps included."""
-    spans = [span(o) * o.element_size() for o in others if o is not None]
-    if not all(isinstance(s, int) for s in spans):
-        return candidate is others[0]
-    return candidate.numel() * candidate.element_size() == max(spans)
+def _reach(sharers: Sequence[torch.Tensor]) -> int | None:
+    """How many bytes the tensors of one memory reach over, gaps included; None where a size is a symbol."""
+    spans = [span(t) * t.element_size() for t in sharers]
+    return max(spans) if all(isinstance(s, int) for s in spans) else None
+
+
+def _bytes(value: torch.Tensor) -> Any:
+    return value.numel() * value.element_size()
 
 
 def _lies_within(value: torch.Tensor, other: torch.Tensor) -> bool:

@@ -76,6 +76,8 @@ class _Lowerer:
             self.builder.node = node
             self.values[node] = self._input(node)
         for node in self.graph.module.graph.nodes:
+            if _is_number(node) and all(map(_is_number, node.users)):
+                continue  # a step of a number, which is read as one expression: a long sum has that many steps
             self._begin(node)
             self._compute_sizes(node.meta.get("val"))
             match node.op:
@@ -191,6 +193,8 @@ class _Lowerer:
         value = node.meta.get("val")
         if node.target is torch.ops.aten._assert_scalar.default:
             return self._check(node)
+        if _is_number(node):
+            return self._number(node, value)
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
         bindings = node.meta.get(SYMBOL_BINDINGS, ())
         computed = expression(node.target, args)
@@ -198,8 +202,6 @@ class _Lowerer:
             (binding,) = bindings
             self.builder.statements.append(Number(binding.symbol, computed, origins=self.builder.origins()))
             return number_of(value)
-        if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not bindings:
-            return self._number(node, value)
         if isinstance(node.target, HigherOrderOperator):
             return self._control_flow(node, args, kwargs)
         if not isinstance(node.target, OpOverload):
@@ -382,6 +384,12 @@ class _Lowerer:
 
 def _layout(decl: TensorDecl) -> tuple[Any, ...]:
     return decl.shape, decl.stride, decl.dtype, decl.device
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether a call gives an int, float or condition that is an expression of those it was given."""
+    value = node.meta.get("val") if node.op == "call_function" else None
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and not node.meta.get(SYMBOL_BINDINGS)
 
 
 def _is_given(expression: Any) -> bool:

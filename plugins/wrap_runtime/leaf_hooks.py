@@ -35,13 +35,12 @@ def spare(node: Any, gradients: Sequence[Any]) -> None:
 
 def _spare(leaf: torch.Tensor) -> None:
     with _lock:
-        before, after = leaf._backward_hooks or {}, leaf._post_accumulate_grad_hooks or {}
-        if any(isinstance(hook, _Looking) for hook in (*before.values(), *after.values())):
+        after: MutableMapping[int, Any] = leaf._post_accumulate_grad_hooks or {}
+        if any(isinstance(hook, _Looking) for hook in (*(leaf._backward_hooks or {}).values(), *after.values())):
             return
         arrived = _Arrived()
         noting = leaf.register_hook(arrived.note)  # behind the others, and the only one where there are none
-        before = leaf._backward_hooks
-        assert before is not None
+        before: Any = leaf._backward_hooks
         hooks = [(each, key, hook) for each in (before, after) for key, hook in each.items() if hook != arrived.note]
         for each, key, hook in hooks:
             each[key] = _Looking(hook, arrived, is_before=each is before)

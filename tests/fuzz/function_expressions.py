@@ -98,6 +98,7 @@ class Expressions(Grammar):
             f"torch.where({t} > 0, {t}, 0.1)", f"torch.zeros_like({t})", f"{t}.clamp(-2, 2)", f"F.softmax({t}, dim=-1)",
             f"torch.full_like({t}, {self.some('int', 0)})", f"{t}.masked_fill({t} > 0.5, {self.some('float', 0)})",
             f"torch.stack([{t}, {t}]).mean(0)", f"torch.cat([{t}, {t}])[: {t}.shape[0]]", f"{t}.cumsum(0)",
+            f"torch.stack([{t}, {t}])[{self.some('int', 0)} % 2, ...]",
         )  # fmt: skip
 
     @rule("tensor", 2, "views")
@@ -233,6 +234,9 @@ class Expressions(Grammar):
             f"len(list({table}.items()))", f"{self.var('tensor')}.size(-1)", f"{self.var('tensor')}.numel()",
             f"(*(v for v in {items} if type(v) is int), 7)[0]", f"next((v for v in {items} if isinstance(v, int)), 3)",
             f"max({self.some('ints', d)}, default=0)", f"sum({self.some('ints', d)})", f"{self.some('ints', d)}.count(1)",
+            f"int({self.var('tensor')}.shape <= {self.var('tensor')}.shape)", f"sorted({self.some('ints', d)} + [4])[0]",
+            f"max({self.some('int', 0)}, 3, {self.var('tensor')}.shape[0])", f"sorted([({self.some('int', 0)}, 1), (2, 0)])[0][1]",
+            f"[{self.some('int', 0)}, 3, {self.var('tensor')}.shape[0]].index(3)",
         )  # fmt: skip
 
     @rule("int", 2, "objects")

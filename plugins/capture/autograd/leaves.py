@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.frames.sources import BoundSource, CallSource
+from turret.graph.fakes.sizes import is_apart
 from turret.graph.wrapper_tensors import Unwrap, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
@@ -69,6 +70,8 @@ def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -
         if is_wrapper(type(node.meta["example_value"])):
             _check_wrapper(t, node, outputs, known)
         elif node in outputs:
+            if _is_leaf_by_base(node):
+                continue  # made of what it views behind the graph; gradients go no further than to it
             given = _Found(t, node, outputs).as_input(node in parameters)
             outputs = [given if n is node else n for n in outputs]
         elif not known and _differentiates(node, outputs):  # else nobody sees the leaf's gradients
@@ -102,6 +105,13 @@ def _is_leaf(node: fx.Node) -> bool:
     return is_known_leaf(value) and node.target != "requires_grad_"  # which gives the same tensor once more
 
 
+def _is_leaf_by_base(node: fx.Node) -> bool:
+    """Whether a leaf is a view made without gradients of what requires them: so does the view, and has no history."""
+    base = node.meta["example_value"]._base
+    flagged = "requires_grad" in node.kwargs or any(user.target == "requires_grad_" for user in node.users)
+    return not flagged and base is not None and base.requires_grad
+
+
 class _Found:
     """A leaf in the graph: the node that made the tensor, and the one since which it is a leaf."""
 
@@ -131,6 +141,8 @@ class _Found:
         """Refuse where others see the tensor's memory: the input has memory of its own."""
         if _has_symbols(self.value):
             raise self.unsupported("has a size that changes")
+        if not is_apart(self.value.shape, self.value.stride()):
+            raise self.unsupported("has several elements in one place")
         start, storage = self.order[self.start], self.value.untyped_storage()._cdata
         for node, number in self.order.items():
             shares = any(v.untyped_storage()._cdata == storage for v in _tensors(node))

@@ -35,9 +35,10 @@ def _origin(t: Tracer, tensor: Tensor, is_written: bool) -> Tensor | None:
     sharing = [v for v in plain if v.fake.untyped_storage()._cdata == memory]
     family = [v for v in sharing if _root(v) is _root(tensor)]
     origin = tensor if tensor.real is not None else next((v for v in family if v.real is not None), None)
-    # Whether what came in beside its memory shares its count nobody knows; ``data`` does not, where fakes do.
+    # Whether what came in beside its memory shares its count nobody knows; ``data`` and what was moved do not, where
+    # fakes do.
     beside = [v for v in sharing if v.real is not None and v not in family]
-    if any(origin is None or v.fake._version for v in beside) or (is_written and any(map(_is_data, sharing))):
+    if any(origin is None or v.fake._version for v in beside) or (is_written and any(map(_counts_alone, sharing))):
         # Behind a graph break the count would be the one that the graph's result has.
         step = NOWHERE if is_written else None
         raise Unsupported("_version of a tensor in the memory of another one that is no view of it", step=step)
@@ -48,8 +49,8 @@ def _root(tensor: Tensor) -> torch.Tensor:
     return tensor.fake if tensor.fake._base is None else tensor.fake._base
 
 
-def _is_data(tensor: Tensor) -> bool:
-    return tensor.node.target is getattr and tensor.node.args[1] == "data"
+def _counts_alone(tensor: Tensor) -> bool:
+    return tensor.is_moved or (tensor.node.target is getattr and tensor.node.args[1] == "data")
 
 
 @registry.tensor_attribute("_base")
@@ -74,7 +75,7 @@ def _require_plain(t: Tracer, tensor: Tensor, name: str) -> None:
     """Refuse tensors whose stand-ins in the graph have a past of their own."""
     if type(tensor) is not Tensor or tensor.outer is not None or tensor.fake.layout is not torch.strided:
         raise Unsupported(f"{name} of a tensor of another class")
-    if tensor.new_data is not None:
+    if tensor.new_data is not None or tensor.is_moved:
         raise Unsupported(f"{name} of a tensor whose data were set", step=NOWHERE)
     if t.recorder.open_regions:
         raise Unsupported(f"{name} in a graph in the graph")

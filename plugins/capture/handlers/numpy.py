@@ -131,10 +131,40 @@ def _folded(name: str, original: Any) -> Any:
     return handler
 
 
+_MAKERS = {f: (int,) for f in (numpy.arange, numpy.zeros, numpy.ones)} | {numpy.full: (int, float, bool)}
+"""Functions that make the arrays that torch's library makes, of sizes and of numbers of these types."""
+_DTYPES = frozenset(["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+
+
+def _makes_of_sizes(original: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> bool:
+    """Whether a call makes an array of numbers that change; other calls are computed while capturing."""
+    types = _MAKERS.get(original, ())
+    parts = [p for v in args for p in _parts(v)] if types and kwargs.keys() <= {"dtype"} else []
+    if not any(isinstance(p, Symbolic) for p in parts):
+        return False
+    dtype = kwargs["dtype"].realize() if kwargs else Constant("bool")
+    if not dtype.is_constant() or not _is_among(dtype.constant(), _DTYPES):
+        return False
+    return all(p.type() in types and (isinstance(p, Symbolic) or p.is_constant()) for p in parts)
+
+
+def _is_among(dtype: Any, names: frozenset[str]) -> bool:
+    try:
+        return dtype is not None and numpy.dtype(dtype).name in names
+    except TypeError:
+        return False
+
+
+def _parts(value: Value) -> list[Value]:
+    """An argument, or what is in one that is a shape."""
+    held = value.realize()
+    return [v.realize() for v in held.items] if isinstance(held, Tuple | List) else [held]
+
+
 def _as_tensor_code(original: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Any | None:
     """The function of torch's library for a call with arrays that the graph computes; None where it has none."""
     arrays = [a for v in (*args, *kwargs.values()) for a in _arrays(v)]
-    if all(a.is_foldable() for a in arrays):
+    if all(a.is_foldable() for a in arrays) and not _makes_of_sizes(original, args, kwargs):
         return None
     return in_library(original)
 

@@ -432,6 +432,11 @@ class FrameTracer(Caller):
         self.assume_distinct(left, right)
         return False
 
+    def is_same_item(self, left: Value, right: Value) -> bool:
+        """``is``, as containers ask it in front of ``==``, which alone tells of ints that change."""
+        numbers = (isinstance(v, Symbolic) and v.type() is not float for v in (left.realize(), right.realize()))
+        return left is right or (not any(numbers) and self.is_same(left, right))
+
     def assume_distinct(self, left: Value, right: Value) -> None:
         """Guard that two values are of different objects, where that may be otherwise at a later call."""
         if self.merged and may_be_same(self, left, right):
@@ -646,8 +651,9 @@ class FrameTracer(Caller):
         """Items in order of their keys."""
         plain = key is None or self.is_none(key)
         given = [(v if plain else self.call(key, [v], {})).realize() for v in items]  # type: ignore[arg-type]
-        nests = any(isinstance(v, Sequence) and not v.is_constant() for v in given)  # compared item by item
-        keys = [_SortedInstance(self, v) if nests else self.sort_key(v) for v in given]
+        # Sequences are compared item by item, and of numbers that change the order is guarded, not what they are.
+        compared = any(isinstance(v, Sequence | Symbolic) and not v.is_constant() for v in given)
+        keys = [_SortedInstance(self, v) if compared else self.sort_key(v) for v in given]
         backwards = reverse is not None and self.truth(reverse)
         try:
             order = sorted(range(len(items)), key=keys.__getitem__, reverse=backwards)

@@ -42,12 +42,10 @@ class _Printer(PythonPrinter):
     def __init__(self, sources: dict[Any, Source]) -> None:
         super().__init__()
         self.sources = sources
-        self.used: list[Source] = []
+        self.used: dict[Source, int] = {}
 
     def number(self, source: Source) -> str:
-        if source not in self.used:
-            self.used.append(source)
-        return f"{{{self.used.index(source)}}}"
+        return f"{{{self.used.setdefault(source, len(self.used))}}}"
 
     def _print_Symbol(self, symbol: Any) -> str:
         if symbol not in self.sources:

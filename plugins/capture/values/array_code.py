@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 from torch.overrides import TorchFunctionMode
 
 from turret.plugins.capture.errors import Raised, Unsupported
@@ -82,7 +82,7 @@ def value_of(t: Tracer, object: Any) -> Value:
 
 
 def _symbolic(t: Tracer, number: torch.SymInt) -> Value:
-    """A size or an int that is an input, as it is; what is computed of such is assumed to be what it is now."""
+    """A size or an int that is an input, or what the program computed of such; another is taken for what it is now."""
     for item in t.recorder.inputs:
         if isinstance(item.example, torch.SymInt) and item.example.node.expr == number.node.expr:
             return Symbolic(item.node, item.example, item.source)
@@ -90,6 +90,13 @@ def _symbolic(t: Tracer, number: torch.SymInt) -> Value:
         for dimension, size in enumerate(tensor.fake.shape if tensor is not None else ()):
             if isinstance(size, torch.SymInt) and size.node.expr == number.node.expr:
                 return t.recorder.size_value(tensor, dimension)
+    now = number.node.hint
+    if now is not None and statically_known_true(number == now):
+        return Constant(int(now))
+    for node in reversed(t.recorder.graph.nodes):
+        made = node.meta.get("example_value")
+        if isinstance(made, torch.SymInt) and made.node.expr == number.node.expr:
+            return Symbolic(node, made)
     return Constant(int(number))
 
 
@@ -220,7 +227,7 @@ class _Samples:
         shape = [*map(_size_now, fake.shape)]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
-        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
+        order = sorted(range(len(shape)), key=lambda n: -_size_now(fake.stride()[n]))
         made = self.numbers(fake.dtype, [shape[n] for n in order]).transpose(numpy.argsort(order))
         if self.matrices and made.dtype.kind in "fc" and len(shape) > 1 and shape[-1] == shape[-2]:
             made = made + numpy.swapaxes(made, -1, -2) + 9 * numpy.eye(shape[-1], dtype=made.dtype)
@@ -332,8 +339,10 @@ class NumpyCall:
         return [v for v in values if isinstance(v, Symbolic) and v.type() is int and v.is_known()]
 
     def fix_integers(self) -> None:
-        """Assume ints to be what they are beside numbers that do not hold all of them: numpy raises or rounds first."""
-        if not all(v.fake.dtype in _HOLD_INTEGERS for v in self.tensors.values()):
+        """Assume ints to be what they are beside numbers that do not hold all of them, where numpy raises or rounds
+        first, and where torch's library makes an index of them that it reads."""
+        taken = getattr(self.original, "__name__", "") == "take"
+        if taken or not all(v.fake.dtype in _HOLD_INTEGERS for v in self.tensors.values()):
             for number in self.integers():
                 number.fixed()
 

@@ -105,7 +105,7 @@ class KnownArray(_Numbers):
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
         with no_dispatch():
-            held = _from_numpy(self.folded().copy())
+            held = _from_numpy(self.folded().copy("K"))
         made = t.recorder.call_method("clone", [t.wrap_known(held)], {})
         if not copied:
             self.check_own("a tensor in the memory of")
@@ -175,7 +175,7 @@ class KnownArray(_Numbers):
         self.check_own("a result that is")
         if self.array.base is not None or _owner(self.array) in r.t.shared_arrays:
             raise Unsupported("a view of a numpy array, or one beside a tensor in its memory, after a graph break")
-        return r.assign(f"{r.constant(self.array.copy())}.copy()")
+        return r.assign(f"{r.constant(self.array.copy('K'))}.copy('K')")
 
 
 @attrs.frozen(eq=False)
@@ -243,7 +243,7 @@ class ArrayOfTensor(_Numbers):
             raise NotConstant(self)
         self.t.guards.take("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
         self.t.arrays_read.append(self.held.real)  # type: ignore[arg-type]
-        copy = array.copy()
+        copy = array.copy("K")
         copy.flags.writeable = False
         return copy
 

@@ -23,7 +23,7 @@ def _behind(r: Rebuilder, values: Iterable[Value], rest: Value) -> str:
 
 
 def _are_equal(t: Tracer, left: Value, right: Value) -> bool:
-    return t.is_same(left, right) or t.truth(t.compare("==", left, right))
+    return t.is_same_item(left, right) or t.truth(t.compare("==", left, right))
 
 
 class Repeat(Iterator):

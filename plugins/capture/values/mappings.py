@@ -213,7 +213,7 @@ class Dict(Value):
         else:
             same = self.items.keys() == other.items.keys()
         same = same and all(
-            t.is_same(v, other.items[k][1]) or t.truth(t.compare("==", v, other.items[k][1]))
+            t.is_same_item(v, other.items[k][1]) or t.truth(t.compare("==", v, other.items[k][1]))
             for k, (_, v) in self.items.items()
         )
         return Constant(same == (symbol == "=="))

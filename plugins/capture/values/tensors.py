@@ -20,7 +20,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_math import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NOWHERE, DecidedByData, Unsupported
+from turret.plugins.capture.errors import NOWHERE, DecidedByData, Raised, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import handled, registry
@@ -153,6 +153,8 @@ class Tensor(Value):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.stores: dict[str, Value] = {}
         self.new_data: Tensor | None = None
+        self.is_moved = False
+        """Whether ``set_`` had it lie elsewhere: in the graph it is an alias of what lies there."""
         self.outer: Value | None = None
         """The tensor of a class of the program's that this one is the memory of, for which it stands in graphs."""
         self.array: Value | None = None
@@ -282,7 +284,7 @@ class Tensor(Value):
         """Have a tensor that the graph made lie where another one does from here on, as ``set_`` has it."""
         data = t.recorder.call_method("detach", [other], {})
         assert isinstance(data, Tensor)
-        self.node, self.fake = data.node, data.fake
+        self.node, self.fake, self.is_moved = data.node, data.fake, True
         t.recorder.by_fake[id(data.fake)] = self
 
     def not_in_graphs(self, t: Tracer, name: str) -> Unsupported:
@@ -378,19 +380,31 @@ class Tensor(Value):
             raise t.raised_from(error) from None
         return shape.items[number]
 
+    def selected(self, t: Tracer, key: Value) -> Value | None:
+        """The part at an index with an int in it that changes, by views, of which none needs to know it; None for other
+        indices and for one that is out of range, which torch's indexing says in its own words."""
+        try:
+            if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
+                return t.recorder.call_method("select", [self, Constant(0), key], {})
+            return t.call(t.wrap_known(element), [self, key], {}) if _has_unknown_index(key) else None
+        except Raised as raised:
+            if _has_index_of_data(key) or not issubclass(raised.value.type(), IndexError):
+                raise
+            return None
+
     @_answered("__getitem__")
     def get_item(self, t: Tracer, key: Value) -> Value:
         if (patched := self.patched(t, "__getitem__")) is not None:
             return t.call(patched, [key], {})
         key = _places_read(t, key)
-        if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
-            return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
+        if isinstance(key, Symbolic) and (selected := self.selected(t, key)) is not None:
+            return selected
         if is_batched_index(t, key):
             return take(t, self, key)
         if (plain := numbers_read(t, key)) is not key:
             return self.get_item(t, plain)
-        if _has_unknown_index(key):
-            return t.call(t.wrap_known(element), [self, key], {})
+        if (selected := self.selected(t, key)) is not None:
+            return selected
         item = t.recorder.call(operator.getitem, [self, _with_masks_of_bools(t, index_of(t, key))], {})
         if isinstance(key, Constant) and key.value == 0 and isinstance(item, Tensor):
             t.recorder.known.note_first_of(self.fake, item.fake)
@@ -405,9 +419,11 @@ class Tensor(Value):
             raise Unsupported(f"{found.describe()} as an item of a tensor")
         key = numbers_read(t, _places_read(t, key))
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
-        if _has_unknown_index(key):
-            part = t.call(t.wrap_known(element), [self, key], {})
-            if isinstance(found, Tensor):
+        part = self.selected(t, key) if _has_unknown_index(key) else None
+        if part is not None:
+            if not _has_index_of_data(key):
+                t.recorder.call(operator.setitem, [part.realize(), Constant(Ellipsis), value], {})
+            elif isinstance(found, Tensor):
                 copy_into(t, part, found)
             else:
                 t.recorder.call_method("fill_", [part, value], {})
@@ -686,10 +702,16 @@ def _has_symbols(key: Value) -> TypeGuard[List]:
 
 
 def _has_unknown_index(key: Value) -> bool:
-    """Whether a tuple of numbers and slices has a number in it that depends on data."""
+    """Whether a tuple of numbers and slices has a number in it that changes, which torch's indexing would fix."""
     parts = [v.realize() for v in key.items] if type(key) is Tuple else []
-    unknown = any(isinstance(v, Symbolic) and not v.is_known() for v in parts)
-    return unknown and not any(isinstance(v, (Tensor, Sequence)) for v in parts)
+    unknown = any(isinstance(v, Symbolic) and isinstance(v.number, torch.SymInt) for v in parts)
+    return unknown and not any(isinstance(v, (Tensor, Sequence)) or v.type() is bool for v in parts)
+
+
+def _has_index_of_data(key: Value) -> bool:
+    """Whether one of the numbers in such a tuple depends on data."""
+    parts = [v.realize() for v in key.items] if isinstance(key, Tuple) else [key]
+    return any(isinstance(v, Symbolic) and not v.is_known() for v in parts)
 
 
 def _assignable(number: Any) -> bool:

@@ -306,3 +306,54 @@ def test_results_whose_size_depends_on_data_are_part_of_a_whole_graph(function):
     for numbers in ([1, 2, 2, 3], [0, 2, 0, 1], [1, 1, 1, 1]):
         x = torch.tensor(numbers)
         assert_same(compiled(x), function(x.numpy()))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x * torch.from_numpy(numpy.arange(len(x)))[:, None]).numpy(),
+        lambda x: numpy.arange(1, len(x), 2, dtype=numpy.float32) + numpy.zeros((3, 1), dtype="int16"),
+        lambda x: numpy.ones((2, len(x))) @ x.numpy() + numpy.full((2, 1), 0.5),
+        lambda x: (numpy.full(len(x), True), x.numpy().T * 2 + x.numpy().T, numpy.ones((1, len(x))) @ x.numpy()),
+        lambda x: numpy.concatenate([f(numpy.arange(len(x))[:, None] / 7.0) for f in (numpy.sin, numpy.cos)], 1),
+    ],
+)
+def test_arrays_of_changing_sizes_are_captured_once_for_all(program):
+    observed = Observed(program, fullgraph=True)
+    for n in (5, 7, 9, 11):
+        x = torch.randn(n, 3)
+        assert_same(observed(x), program(x))
+    assert len(observed.graphs) <= 2 and not observed.fallbacks
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: numpy.zeros(n, dtype=object),
+        lambda n: numpy.full(n, "a"),
+        lambda n: numpy.zeros(n, dtype="datetime64[s]"),
+        lambda n: numpy.arange(n, dtype=numpy.uint64),
+        lambda n: numpy.arange(0, n, 0.7),
+        lambda n: numpy.zeros((n, 2), order="F"),
+    ],
+)
+def test_arrays_that_torch_has_no_like_of_are_numpys(make):
+    observed = Observed(lambda x: (make(len(x)), x + 1))
+    for n in (5, 7, 9):
+        found, expected = observed(torch.ones(n))[0], make(n)
+        assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
+        assert found.strides == expected.strides
+    assert not observed.breaks
+
+
+def test_arrays_in_fortrans_order_keep_it_behind_graph_breaks_and_as_tensors():
+    def program(x):
+        made = numpy.ones((3, 2), order="F")
+        turret.graph_break()
+        made[0] = 2
+        other = numpy.asfortranarray(numpy.full((3, 2), 1.5))
+        return made, made.strides, other.strides, torch.tensor(other).stride(), torch.from_numpy(other).stride(), x + 1
+
+    found, expected = Observed(program)(torch.ones(2)), program(torch.ones(2))
+    assert_same(found[:-1], expected[:-1])
+    assert found[0].flags.f_contiguous

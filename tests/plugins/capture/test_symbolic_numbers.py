@@ -9,14 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same
 
 LEAVES = ("n", "n", "m", "f", "2", "3", "-1", "0", "0.5", "1.5", "-2.5", "True")
 FORMS = (
     "({a} + {b})", "({a} - {b})", "({a} * {b})", "({a} // {b})", "({a} % {b})", "({a} / {b})", "min({a}, {b})",
     "max({a}, {b})", "abs({a})", "int({a})", "float({a})", "round({a})", "math.floor({a})", "(-{a})", "divmod({a}, {b})[1]",
+    "max({a}, {b}, m)", "min(3, n, {a}, {b}, 5)", "sorted([{a}, {b}, n])[1]",
 )  # fmt: skip
-CONDITIONS = ("{a} < {b}", "{a} == {b}", "{a} != {b}", "{a}", "0 < {a} <= {b}", "float({a}).is_integer()")
+CONDITIONS = (
+    "{a} < {b}", "{a} == {b}", "{a} != {b}", "{a}", "0 < {a} <= {b}", "float({a}).is_integer()",
+    "({a}, n) < ({b}, m)", "[{a}, {b}] == [n, m]", "({a}, 1) >= ({b}, {a})", "{a} in (n, {b}, 3)",
+)  # fmt: skip
 
 
 def expressions(depth: int) -> st.SearchStrategy[str]:
@@ -143,3 +148,109 @@ def test_sizes_that_functions_give_are_sizes_in_what_is_made_of_them():
         x, y = torch.ones(n, 1), torch.ones(2)
         assert_same(observed(x, y), program(x, y))
     assert len(observed.graphs) == 2
+
+
+def equal_shapes(x, y):
+    assert x.shape[1:] == y.shape[1:]
+    return x * 2, x.shape == y.shape, x.shape != y.shape, x.shape < y.shape
+
+
+def pairs_in_order(x, y):
+    order = sorted([(len(x), 1), (len(y), 0)])
+    return x * order[0][0], order[-1][1], max((len(x), x), (len(y), y), key=lambda pair: pair[0])[0]
+
+
+def in_order(x, y):
+    lengths = sorted([len(y), 3, len(x)], reverse=True)
+    return x * lengths[0], sorted((x, y), key=len)[0].sum()
+
+
+def found_among(x, y):
+    return x * 2, len(x) in (99, len(y)), [len(x), len(y)].index(len(y)), [len(y), 5].count(len(x))
+
+
+def equal_dicts(x, y):
+    return x * 2, {"n": len(x), "m": 2} == {"n": len(y), "m": 2}
+
+
+@pytest.mark.parametrize("program", [equal_shapes, pairs_in_order, in_order, found_among, equal_dicts])
+def test_containers_of_sizes_are_compared_and_not_captured_for_each_size(program):
+    observed = Observed(program, fullgraph=True)
+    for n in (4, 6, 7, 9, 12):
+        x, y = torch.randn(n, 2), torch.randn(n + 1, 2)
+        assert_same(observed(x, y), program(x, y))
+    assert len(observed.graphs) == 2
+
+
+def test_the_largest_of_many_sizes_is_one_symbol_whichever_it_is():
+    def program(*parts):
+        most = max(len(p) for p in parts)
+        padded = [torch.nn.functional.pad(p, (0, most - len(p))) for p in parts]
+        return torch.stack(padded), min(4, *map(len, parts), 50)
+
+    observed = Observed(program, fullgraph=True)
+    for sizes in ((3, 4, 5), (5, 6, 8), (9, 8, 7), (6, 12, 3), (7, 7, 7)):
+        parts = [torch.randn(n) for n in sizes]
+        assert_same(observed(*parts), program(*parts))
+    assert len(observed.graphs) == 2
+
+
+def rows_and_columns(x, n):
+    return (
+        x[n % 3, 0],
+        x[..., n % 2],
+        x[-(n % 3) - 1, None],
+        x[len(x) - 2, 1:],
+        x[(n % 3,)],
+        x[1:, n % 2],
+        x[n % 3, True],
+    )
+
+
+def written(x, n):
+    y = x.clone()
+    y[n % 3, :] = torch.ones(1, 2)
+    y[:, n % 2] += 2
+    y[1:, n % 2] = torch.arange(len(x) - 1.0)
+    y[n % 3, n % 2] = torch.tensor(7.0)
+    return y
+
+
+def differentiated(x, n):
+    x = x.clone().requires_grad_()
+    (x[n % 3, 1] * x[:, n % 2].sum()).backward()
+    return x.grad
+
+
+def refused(x, n):
+    try:
+        x.clone()[n % 3, :] = torch.ones(3)
+    except RuntimeError as error:
+        return str(error), x + 1
+
+
+@pytest.mark.parametrize("program", [rows_and_columns, written, differentiated, refused])
+def test_ints_that_change_are_indices_beside_others(program):
+    observed = Observed(program)
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    for rows, n in ((5, 4), (6, 6), (7, 8), (9, 10), (12, 13)):
+        x = torch.randn(rows, 2)
+        expected = program(x, n)
+        assert_same(observed(x, n), expected)
+        assert_same(compiled(x, n), expected)
+    assert len(observed.graphs) <= (2 if program is not rows_and_columns else 4) and not observed.breaks
+
+
+@pytest.mark.parametrize("take", [lambda x, n: x[n], lambda x, n: x[:, n], lambda x, n: x.fill_(2)[n, 0]])
+def test_an_index_that_changes_and_is_out_of_range_is_refused_in_eagers_words(take):
+    def program(x, n):
+        try:
+            found = take(x, n)
+        except IndexError as error:
+            found = str(error)
+        return found, x + 1
+
+    observed = Observed(program)
+    for n in (1, 2, 3, 4, 5):
+        assert_same(observed(torch.ones(4, 4), n), program(torch.ones(4, 4), n))
+    assert not observed.breaks and not observed.fallbacks

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from tests.plugins.joint_harness import assert_same, compiled
+from turret.graph.fakes.sizes import span
 from turret.hooks.signature import OutputKind
+from turret.plugins.joint import outputs
 from turret.plugins.joint.outputs import is_differentiable_view
 
 GRADIENTS = pytest.mark.parametrize("requires_grad", [False, True])
@@ -387,3 +389,11 @@ def test_a_part_that_was_written_to_lies_where_it_does_in_all_that_eager_keeps(f
     torch.testing.assert_close(got, expected)
     assert got.storage_offset() == expected.storage_offset()
     assert got.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
+
+
+def test_pieces_of_one_memory_are_measured_once_each(monkeypatch):
+    asked = []
+    monkeypatch.setattr(outputs, "span", lambda value: asked.append(value) or span(value))
+    pieces = 30
+    assert_same(lambda x: (x * 2).split([1] * pieces), [torch.randn(pieces, 2)])
+    assert len(asked) < 5 * pieces

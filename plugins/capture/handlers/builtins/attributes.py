@@ -132,6 +132,11 @@ def id_(t: Tracer, value: Value) -> Value:
     raise Unsupported(f"id of {value.describe()}")
 
 
+@registry.tensor_method("__getitem__")
+def tensor_item(t: Tracer, /, tensor: Tensor, key: Value) -> Value:
+    return tensor.get_item(t, key)
+
+
 @registry.tensor_method("__hash__")
 def hash_of_tensor(t: Tracer, tensor: Value) -> Value:
     """By identity; the fake tensor that stands for it at capture has another."""

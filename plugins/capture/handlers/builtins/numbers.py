@@ -34,9 +34,15 @@ def total(t: Tracer, *args: Value) -> Value:
 
 
 def _have_one_extreme(values: list[Value]) -> bool:
-    """Whether torch's symbol for the larger of two numbers is Python's, as it is of ints alone."""
+    """Whether torch's symbol for the larger of numbers is Python's, as it is of ints alone."""
     symbolic = any(isinstance(v, Symbolic) for v in values)
-    return symbolic and all(isinstance(v, (Symbolic, Constant)) and v.type() is int for v in values)
+    return len(values) > 1 and symbolic and all(isinstance(v, (Symbolic, Constant)) and v.type() is int for v in values)
+
+
+def _with_one_constant(function: Callable, values: list[Value]) -> list[Value]:
+    """Numbers of which the constants are replaced by what the function gives of them."""
+    known = [v.constant() for v in values if v.is_constant()]
+    return [*(v for v in values if not v.is_constant()), *([Constant(function(known))] if known else [])]
 
 
 def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
@@ -48,8 +54,9 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
         function = min if symbol == "<" else max
         if not kwargs and (computed := t.recorder.computed(function, values)) is not None:
             return computed
-        if len(values) == 2 and not kwargs and _have_one_extreme(values):
-            return t.recorder.call(symbolic, values, {})
+        if not kwargs and _have_one_extreme(values):
+            numbers = _with_one_constant(function, values)
+            return functools.reduce(lambda a, b: t.recorder.call(symbolic, [a, b], {}), numbers)
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
         return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 

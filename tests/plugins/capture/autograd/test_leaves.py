@@ -280,3 +280,80 @@ def test_a_tensor_of_which_views_were_made_is_reshaped_in_place():
     found, expected = compiled(x), program(x)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found[0], x), torch.autograd.grad(expected[0], x))
+
+
+def whole(w, x):
+    with torch.no_grad():
+        return w.view(-1), w.t(), x + 1
+
+
+def rows(w, x):
+    with torch.no_grad():
+        return [*w, *w.chunk(2), w[0] @ x]
+
+
+def viewed_again(w, x):
+    with torch.no_grad():
+        view = w.view(-1)
+        return view, view[2:], w * x
+
+
+def differentiated(w, x):
+    with torch.no_grad():
+        view = w[1:]
+    ((view * x).sum() + w.exp().sum()).backward()
+    return view, w * x
+
+
+def of_one_made_here(w, x):
+    made = (w * 2).detach().requires_grad_()
+    with torch.no_grad():
+        view = made.view(-1)
+    return view, made * x
+
+
+def left(w, x):
+    with torch.no_grad():
+        view = w[0]
+    view = view.detach().requires_grad_()
+    return view, (view * x).sum()
+
+
+@pytest.mark.parametrize("program", [whole, rows, viewed_again, differentiated, of_one_made_here, left])
+def test_views_of_leaves_without_gradients_are_leaves_in_the_graph(program):
+    def run(call):
+        w = nn.Parameter(torch.linspace(-1, 1, 12).reshape(4, 3))
+        results = call(w, torch.linspace(0, 1, 3))
+        seen = [(r.requires_grad, r.is_leaf, r._base is w) for r in results]
+        loss = sum((r * r).sum() for r in results if r.requires_grad)
+        loss.backward()
+        return [r.detach() for r in results], seen, w.grad, [r.grad for r in results if r.is_leaf]
+
+    observed = Observed(program)
+    expected = run(program)
+    assert_same(run(observed), expected)
+    assert (len(observed.graphs), observed.fallbacks, observed.breaks) == (1, [], [])
+    assert_same(run(turret.compile(program, options=OPTIONS)), expected)
+
+
+def test_gradients_end_at_views_without_gradients():
+    def program(w):
+        with torch.no_grad():
+            view = w.view(-1)
+        return view, (view * 2).sum() + w.sum()
+
+    for call in (program, Observed(program), turret.compile(program, options={"cache": False})):
+        w = nn.Parameter(torch.ones(2, 3))
+        view, loss = call(w)
+        loss.backward()
+        assert_same((view.grad, w.grad), (None, torch.ones(2, 3)))
+
+
+def test_a_leaf_with_several_elements_in_one_place_is_made_by_python():
+    def program(x):
+        y = x.sin()
+        with torch.no_grad():
+            wide = y.expand(2, 2, 3)
+        return wide.requires_grad_(), y * 2
+
+    same(program, Observed(program), turret.compile(program, options=OPTIONS))

@@ -85,6 +85,8 @@ def test_a_module_that_keeps_what_it_computed_until_its_weight_changes():
         lambda x: ((y := x * 1), (z := y.data).zero_(), y.mul_(2), z._version, y._version)[3:],
         lambda x: (x.data.add_(1), (y := x.data).add_(1), y._version, x._version)[2:],
         lambda x: ((y := x.data).unsqueeze_(0).add_(1), y._version, x._version)[1:],
+        lambda x: ((y := x.clone()).set_(x), y._version, y.add_(1)._version, x._version)[1:],
+        lambda x: ((y := x * 2), torch.empty(0).set_(y).add_(1), y._version)[2:],
     ],
 )
 def test_counts_that_memory_does_not_tell_are_pythons_to_read(program):
