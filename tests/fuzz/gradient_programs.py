@@ -42,7 +42,7 @@ _UNARY = (
     "torch.cat([{0}[:1], {0}[1:]])", "{0}.detach()", "{0}.cumsum(0)", "{0} / ({0}.norm() + 1)", "{0}.view(3)",
 )  # fmt: skip
 _BINARY = (
-    "{0} + {1}", "{0} * {1}", "torch.where({0} > 0, {0}, {1})", "torch.stack([{0}, {1}]).sum(0)",
+    "{0} + {1}", "{0} * {1}", "torch.where({0} > 0, {0}, {1})", "torch.stack([{0}, {1}])[0]",
     "{0}.dot({1}) * {0}", "torch.lerp({0}, {1}, 0.25)", "torch.maximum({0}, {1})",
 )  # fmt: skip
 _LEAVES = (

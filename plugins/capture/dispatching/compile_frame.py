@@ -280,7 +280,7 @@ class _Attempt:
         finally:
             tracer.state.restore()
         self.tidy_guards()
-        if tail is None or (signal is RETURNED and not tracer.recorder.calls and not tracer.told_of_compiling):
+        if tail is None or (signal is RETURNED and not self.does_something()):
             unit = self.unit(None, "")
             unit.is_empty = tail is not None
             return unit
@@ -302,6 +302,10 @@ class _Attempt:
             ):
                 raise Unsupported("a change in place of a view that was made without gradients")
         return self.finish(rebuilder, tail)
+
+    def does_something(self) -> bool:
+        """Whether captured code does what Python would not: it computes, or told the program that it is compiled."""
+        return bool(self.tracer.recorder.calls) or self.tracer.told_of_compiling
 
     def start(self) -> Frame:
         """The root frame with its parameters as values not looked at yet."""

@@ -248,6 +248,7 @@ class Tensor(Value):
             wanted = t.truth(value)
             if not self.fake.is_leaf:
                 raise t.raised(RuntimeError, Constant(_NOT_A_LEAF + ("" if wanted else _TO_DETACH)))
+            _check_flag(self, wanted)
             t.recorder.call_method("requires_grad_", [self, Constant(wanted)], {})
             return
         if name == "requires_grad" and self.fake.is_leaf and t.truth(value) == self.fake.requires_grad:
@@ -544,12 +545,22 @@ def _size(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value])
 
 
 def _requires_grad(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    if value.source is None:
-        return None
     asked = [*args, *(v for n, v in kwargs.items() if n == "requires_grad")] or [Constant(True)]
+    if value.source is None:
+        if len(asked) == 1:
+            _check_flag(value, t.truth(asked[0]))
+        return None
     if len(asked) == 1 and t.truth(asked[0]) == value.fake.requires_grad:
         return value
     raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
+
+
+def _check_flag(leaf: Tensor, wanted: bool) -> None:
+    """Refuse to take the flag from a leaf that something was computed of, whose gradients lead there all the same."""
+    made = (user.meta.get("example_value") for user in leaf.node.users)
+    others = [v for v in made if isinstance(v, torch.Tensor) and v is not leaf.fake]
+    if not wanted and leaf.fake.requires_grad and any(v.requires_grad for v in others):
+        raise Unsupported("requires_grad_(False) of a tensor that others were computed of")
 
 
 def _detach_in_place(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -357,3 +357,15 @@ def test_a_leaf_with_several_elements_in_one_place_is_made_by_python():
         return wide.requires_grad_(), y * 2
 
     same(program, Observed(program), turret.compile(program, options=OPTIONS))
+
+
+@pytest.mark.parametrize("turn_off", [lambda v: v.requires_grad_(False), lambda v: setattr(v, "requires_grad", False)])
+def test_what_was_computed_of_a_leaf_keeps_its_history_when_the_flag_goes(turn_off):
+    def program(x):
+        leaf = x.detach().requires_grad_()
+        made = leaf * 3
+        turn_off(leaf)
+        return leaf, made, leaf * 2
+
+    found, expected = turret.compile(program)(torch.ones(3)), program(torch.ones(3))
+    assert [(v.requires_grad, v.is_leaf) for v in found] == [(v.requires_grad, v.is_leaf) for v in expected]
