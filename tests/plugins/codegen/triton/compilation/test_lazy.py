@@ -103,6 +103,14 @@ def test_kernels_of_static_sizes_are_all_compiled(tmp_path: Path) -> None:
     assert there and not later
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_graph_of_no_elements_has_no_kernels_to_compile(tmp_path: Path, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :0] * 2, x[:, :0] + w[:0]
+
+    assert kernels_of(compiled(tmp_path, 3, 4, program, dynamic).plan) == ([], [])
+
+
 def test_a_kernel_that_is_compiled_in_a_call_is_kept_for_later_calls_and_graphs(
     tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
