@@ -28,6 +28,7 @@ from turret.graph.op_traits import is_random_op
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.storage.fork_safety import compiling
+from turret.torch_compat.autograd import forward_ad_level
 from turret.torch_compat.dispatch import enable_python_dispatcher
 from turret.torch_compat.fakes import FakeTensor, FakeTensorMode, NestedIntNode, Source
 from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
@@ -534,9 +535,9 @@ def _resized(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tens
 
 def _zeros(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor:
     """Zeros with memory: torch (2.11 and 2.13) takes views of those without below fakes, and they come back as tensors
-    of the meta device.  Autograd has the gradient of a sign so."""
+    of the meta device.  Autograd has the gradient of a sign so; forward mode looks for them among its tangents."""
     made: torch.Tensor = run(args, kwargs)
-    return made.new_empty(made.shape)
+    return made if forward_ad_level() >= 0 else made.new_empty(made.shape)
 
 
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
