@@ -276,7 +276,7 @@ def _check_that_it_stays(t: Tracer, roots: Iterable[Tensor], targets: Sequence[T
     for target in targets:
         if target.source is None:
             continue
-        below = edges_below((v.fake for v in roots), short_of=target.fake)
+        below = edges_below((v.fake for v in roots), edge_of(target.fake).__eq__)
         leaves = [node.variable for node, _ in below if hasattr(node, "variable")]
         if not before.isdisjoint(below) or any(id(leaf) not in t.recorder.by_fake for leaf in leaves):
             raise Unsupported("a gradient that goes on into what was computed before")

@@ -437,6 +437,10 @@ class FrameTracer(Caller):
         numbers = (isinstance(v, Symbolic) and v.type() is not float for v in (left.realize(), right.realize()))
         return left is right or (not any(numbers) and self.is_same(left, right))
 
+    def equals_item(self, left: Value, right: Value) -> bool:
+        """Whether containers take two of their items for equal."""
+        return self.is_same_item(left, right) or self.truth(self.compare("==", left, right))
+
     def assume_distinct(self, left: Value, right: Value) -> None:
         """Guard that two values are of different objects, where that may be otherwise at a later call."""
         if self.merged and may_be_same(self, left, right):

@@ -6,7 +6,7 @@ nothing is to be saved for them.  A part that retains its gradient is to have al
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -140,36 +140,31 @@ def _refusal(value: torch.Tensor, ends: list[Any]) -> str | None:
     return None
 
 
+Edge = tuple[Any, int]
+"""Of autograd's graph: a node, and which result of it."""
+
+
+def edge_of(tensor: torch.Tensor) -> Edge:
+    """Where a tensor hangs in autograd's graph; a leaf has no node."""
+    return tensor.grad_fn, tensor.output_nr
+
+
 def nodes_below(tensors: Iterable[torch.Tensor], short_of: Any = None) -> list[Any]:
     """All nodes of autograd's graph that tensors hang on; those that lead there in another way than by ``short_of``."""
-    found: dict[Any, None] = {}
-    pending = [v.grad_fn for v in tensors]
-    while pending:
-        node = pending.pop()
-        if node is not None and node is not short_of and node not in found:
-            found[node] = None
-            pending += [below for below, _ in node.next_functions]
-    return list(found)
+    return list(dict.fromkeys(node for node, _ in edges_below(tensors, lambda edge: edge[0] is short_of)))
 
 
-def edges_below(tensors: Iterable[torch.Tensor], short_of: torch.Tensor) -> set[tuple[Any, int]]:
-    """The edges of autograd's graph (a node, and which result of it) that tensors hang on in another way than by the
-    one that they are looked at short of."""
-    end = edge_of(short_of)
+def edges_below(tensors: Iterable[torch.Tensor], is_end: Callable[[Edge], bool]) -> list[Edge]:
+    """All edges of autograd's graph that tensors hang on, without those that are an end and what lies behind them."""
+    found: dict[Edge, None] = {}
     pending = [edge_of(v) for v in tensors]
-    found: set[tuple[Any, int]] = set()
     seen: set[Any] = set()
     while pending:
         edge = node, _ = pending.pop()
-        if node is None or edge == end:
+        if node is None or is_end(edge):
             continue
-        found.add(edge)
+        found[edge] = None
         if node not in seen:
             seen.add(node)
             pending += node.next_functions
-    return found
-
-
-def edge_of(tensor: torch.Tensor) -> tuple[Any, int]:
-    """Where a tensor hangs in autograd's graph: its node (None for a leaf), and which result of that it is."""
-    return tensor.grad_fn, tensor.output_nr
+    return list(found)

@@ -22,10 +22,6 @@ def _behind(r: Rebuilder, values: Iterable[Value], rest: Value) -> str:
     return f"{r.constant(itertools.chain)}({_row(r, values)}, {r.load(rest)})"
 
 
-def _are_equal(t: Tracer, left: Value, right: Value) -> bool:
-    return t.is_same_item(left, right) or t.truth(t.compare("==", left, right))
-
-
 class Repeat(Iterator):
     """``itertools.repeat``; ``times`` is None for ever."""
 
@@ -379,7 +375,7 @@ class GroupBy(Iterator):
 
     def next(self, t: Tracer) -> Value:
         self.group = None
-        while self.key_now is None or (self.target is not None and _are_equal(t, self.target, self.key_now)):
+        while self.key_now is None or (self.target is not None and t.equals_item(self.target, self.key_now)):
             t.call_stack.count_loop()
             self.step(t)
         self.target = self.key_now
@@ -408,7 +404,7 @@ class Group(Iterator):
         if parent.value is None:
             parent.step(t)
         assert parent.key_now is not None and parent.value is not None
-        if not _are_equal(t, self.target, parent.key_now):
+        if not t.equals_item(self.target, parent.key_now):
             raise t.raised(StopIteration)
         item, parent.value = parent.value, None
         return item

@@ -212,10 +212,7 @@ class Dict(Value):
             same = list(self.items) == list(other.items)
         else:
             same = self.items.keys() == other.items.keys()
-        same = same and all(
-            t.is_same_item(v, other.items[k][1]) or t.truth(t.compare("==", v, other.items[k][1]))
-            for k, (_, v) in self.items.items()
-        )
+        same = same and all(t.equals_item(v, other.items[k][1]) for k, (_, v) in self.items.items())
         return Constant(same == (symbol == "=="))
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Answer:

@@ -123,7 +123,7 @@ class Sequence(Value):
         if symbol in ("==", "!=") and len(self.items) != len(other.items):
             return Constant(symbol == "!=")
         for mine, theirs in zip(self.items, other.items, strict=False):
-            if t.is_same_item(mine, theirs) or t.truth(t.compare("==", mine, theirs)):
+            if t.equals_item(mine, theirs):
                 continue
             if symbol in ("==", "!="):
                 return Constant(symbol == "!=")
@@ -136,7 +136,7 @@ class Sequence(Value):
             parts = [t.int_of(b, "slice indices must be integers or have an __index__ method") for b in bounds]
             numbers = numbers[slice(parts[0], parts[1] if parts[1:] else None)]
         for number in numbers:
-            if t.is_same_item(self.items[number], item) or t.truth(t.compare("==", self.items[number], item)):
+            if t.equals_item(self.items[number], item):
                 return Constant(number)
         raise t.raised(ValueError, self.not_found(t, item))
 
@@ -147,7 +147,7 @@ class Sequence(Value):
         return f"{t.constant_of(t.call(t.wrap_known(repr), [item], {}))} is not in {self.kind.__name__}"
 
     def m_count(self, t: Tracer, item: Value) -> Value:
-        return Constant(sum(t.is_same_item(v, item) or t.truth(t.compare("==", v, item)) for v in self.items))
+        return Constant(sum(t.equals_item(v, item) for v in self.items))
 
     def m___len__(self, t: Tracer) -> Value:
         return self.length(t)
@@ -400,7 +400,7 @@ class List(Sequence):
         return self.items.pop(number)
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
-        equal = (n for n, v in enumerate(self.items) if t.is_same_item(v, item) or t.truth(t.compare("==", v, item)))
+        equal = (n for n, v in enumerate(self.items) if t.equals_item(v, item))
         where = next(equal, None)
         if where is None:
             raise t.raised(ValueError, self.not_removed(t, item))

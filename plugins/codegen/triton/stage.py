@@ -169,9 +169,8 @@ class _CodeGenerator:
     ) -> dict[Identity, tuple[Variant, Launchable]]:
         """The variants to launch for other sizes than those at hand, from the cache or to be compiled when sizes ask
         for them."""
-        hidden = max(
-            (kernel.hidden_pointers for _, kernel in compiled.values()), default=0
-        )  # of no elements: no kernels
+        # Without elements there are no kernels, of which then none is missing.
+        hidden = max((kernel.hidden_pointers for _, kernel in compiled.values()), default=0)
         missing = {_identity(k): (k, k.configs[0]) for k in kernels if _identity(k) not in compiled}
         return {identity: (variant, self.compiler.deferred(variant, hidden)) for identity, variant in missing.items()}
 

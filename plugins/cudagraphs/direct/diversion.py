@@ -97,7 +97,7 @@ class Diversion:
         self._calls[key] += 1
         if len(self._calls) > _MOST_COUNTED:
             self._calls.clear()
-        # Asked before sizes are counted, so that the time begins with the first call.
+        # The time is asked first, so that it begins with the first call.
         elif (recording_time.allows_more() or len(self._launched) < _FIRST_SIZES) and self._calls[key] >= _CALLS:
             with self._lock:
                 if key not in self._launched:
