@@ -117,7 +117,7 @@ def turret_joint(
     """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result.
 
     One with ``captured.tangents`` was traced before and is to be traced alike, but for fewer gradients, or for some of
-    other classes (``captured.tangent_forms``).
+    other classes (``captured.tangent_forms``), or as far as ``captured.stops``.
     """
 
 
@@ -242,8 +242,10 @@ def turret_runtime(
     graph outputs alone (a tuple of positions), and takes their tangents alone; None where there is no such backward
     (its reason is on record), and zeros have to stand in for the others.  ``backward.for_forms(given, forms)``, where
     there is such an attribute, is that for gradients of which some are of other classes than their outputs
-    (``CapturedGraph.tangent_forms``), and takes the plain tensors in these.  ``backward.recorded()``, where there is
-    such an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
+    (``CapturedGraph.tangent_forms``), and takes the plain tensors in these.  ``backward.until(given, stops)``, where
+    there is such an attribute, is that from graph outputs to others that they are computed of
+    (``CapturedGraph.stops``), whose gradients it gives behind those of the inputs.  ``backward.recorded()``, where
+    there is such an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
     ``backward.recorded(reason)`` for gradients that no compiled backward computes.  First result.
     """
 

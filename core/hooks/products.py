@@ -88,6 +88,8 @@ class CapturedGraph:
     ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
     more for some alone; None: all that are differentiable.  ``tangent_forms``: of gradients that are wrappers of other
     tensors than their outputs, by these positions, what they are (``TangentForm``); their tensors are the tangents.
+    ``stops`` are positions of graph outputs that those are computed of, where gradients end: their own come behind
+    those of the inputs, and what flows through them is left out.
     ``gradient_buckets``: gradients of some inputs are sent to other processes while others are computed; None: not.
     ``can_break``: who captured it can leave out a call, and all that follows it, if a stage says that it refuses it.
     """
@@ -103,6 +105,7 @@ class CapturedGraph:
     steady_inputs: frozenset[int] = frozenset()
     tangents: tuple[int, ...] | None = None
     tangent_forms: tuple[tuple[int, Any], ...] = ()
+    stops: tuple[int, ...] = ()
     gradient_buckets: GradientBuckets | None = None
     can_break: bool = False
 
@@ -114,8 +117,9 @@ class CapturedGraph:
             "inference_mode": self.inference_mode,
             "tangents": self.tangents,
             "tangent_forms": self.tangent_forms,
+            "stops": self.stops,
         }
-        lists: dict[str, Any] = dict.fromkeys(("static_inputs", "steady_inputs", "tangent_forms"), ())
+        lists: dict[str, Any] = dict.fromkeys(("static_inputs", "steady_inputs", "tangent_forms", "stops"), ())
         usual = {**lists, "grad_enabled": True, "inference_mode": False}
         said = {key: value for key, value in fields.items() if value != usual.get(key)}
         return _print_graph(self.name, self.module, said)

@@ -162,7 +162,8 @@ class GraphOutput:
     ``view_of`` is an input in whose memory the output lies although its gradient goes another way (a function of the
     user's returned a view), and ``view_layout`` its layout from where the input begins.  ``shares_with`` are the
     outputs, itself among them, that go through a node of eager's backward that has saved tensors, as it does (None:
-    all): once their gradients were taken, and what was saved is freed, its own cannot be.
+    all): once their gradients were taken, and what was saved is freed, its own cannot be.  ``computed_of`` are the
+    outputs that it was computed of and that the user sees and may ask for the gradients of.
     """
 
     shape: tuple[SizeText, ...]
@@ -175,6 +176,7 @@ class GraphOutput:
     view_of: int | None = None
     view_layout: Layout | None = None
     shares_with: tuple[int, ...] | None = None
+    computed_of: tuple[int, ...] = ()
 
 
 @record
@@ -236,6 +238,7 @@ class GraphSignature:
     ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
     among the outputs know of.  ``late_memory``: the backward takes what lies there behind the tangents, and gives
     what is to be written there (or None) behind the gradients.  ``wrapped`` are gradients that are wrappers.
+    ``stops`` are graph outputs where gradients end (``CapturedGraph.stops``), whose own are behind those of the inputs.
     """
 
     inputs: tuple[InputInfo, ...]
@@ -250,12 +253,14 @@ class GraphSignature:
     hidden: tuple[OutputInfo, ...] = ()
     late_memory: tuple[LateMemory, ...] = ()
     wrapped: tuple[WrappedGradient, ...] = ()
+    stops: tuple[int, ...] = ()
 
     @property
     def behind_gradients(self) -> int:
-        """How many results of the backward are behind one for each input: further parts of wrappers, late memory."""
+        """How many results of the backward are behind one for each input: of stops, further parts of wrappers, late
+        memory."""
         further: int = sum(w.form.count() - 1 for w in self.wrapped)
-        return further + len(self.late_memory)
+        return len(self.stops) + further + len(self.late_memory)
 
     @property
     def gives_history(self) -> bool:

@@ -21,13 +21,38 @@ from turret.plan.executor import fits_device, load
 from turret.storage.libraries import forget_library
 
 if TYPE_CHECKING:
+    from turret.graph.wrapper_tensors import TangentForm
     from turret.pipeline.graph_compilers.assembly import Assembly
     from turret.pipeline.stage_calls import Pipeline
 
     Executable = Plan | Assembly
 
-Given = tuple[int, ...] | None
-"""Positions of the graph outputs that a backward is given gradients of; None: of all that are differentiable."""
+
+@attrs.frozen
+class Asked:
+    """Which backward of a graph is asked for, by positions of graph outputs.
+
+    ``given`` are those that it is given gradients of (None: all that are differentiable), ``forms`` say of which class
+    some are where that is not their output's, and gradients end at ``stops``.
+    """
+
+    given: tuple[int, ...] | None = None
+    forms: tuple[tuple[int, TangentForm], ...] = ()
+    stops: tuple[int, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a backward goes to the cache: not one for classes of the program's own."""
+        return not self.forms
+
+    def __str__(self) -> str:
+        until = f" until {self.stops}" if self.stops else ""
+        return f"{self.given}{until}"
+
+
+ALL = Asked()
+"""The backward for the gradients of all graph outputs."""
+
 
 _WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture", "turret_options"}
 """Hooks that do not change what one captured graph compiles to."""
@@ -76,10 +101,10 @@ class CachePolicy:
         return GraphCache(self.pipeline.context.store("graph"), lambda text: report(message=text))
 
     def loaded(
-        self, entry: CacheEntry, role: Literal["forward", "backward"], given: Given = None
+        self, entry: CacheEntry, role: Literal["forward", "backward"], asked: Asked = ALL
     ) -> tuple[Artifact, BoxedCallable] | None:
         """A stored artifact and its executable; None where there is none, or, on record, none that loads."""
-        cache, name = entry.cache, entry_name(role, given)
+        cache, name = entry.cache, entry_name(role, asked)
         artifact = cache.get(entry.key, name)
         if artifact is None or not fits_device(artifact.plan.device, artifact.plan.arch):
             return None
@@ -120,14 +145,14 @@ class CachePolicy:
         return repr((attrs.evolve(self.pipeline.config, cache_dir="", cache_size_limit=0, debug_dir=""), names))
 
 
-def entry_name(role: str, given: Given) -> str:
+def entry_name(role: str, asked: Asked) -> str:
     """The role that an executable is stored as.
 
     The key of the graph holds the settings of its forward, and those of a backward are its own: the program may have
     asked for deterministic algorithms since.
     """
     settings = " deterministic" if role == "backward" and torch.are_deterministic_algorithms_enabled() else ""
-    return (role if given is None else f"{role} {given}") + settings
+    return (role if asked == ALL else f"{role} {asked}") + settings
 
 
 def _plans(executable: Executable) -> Iterator[Plan]:

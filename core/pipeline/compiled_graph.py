@@ -16,7 +16,7 @@ from turret.graph.wrapper_tensors import TangentForm, assembler
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role
 from turret.pipeline import stored_graph
-from turret.pipeline.cache_policy import CachePolicy, Given, entry_name
+from turret.pipeline.cache_policy import ALL, Asked, CachePolicy, entry_name
 from turret.pipeline.executables import executable
 from turret.pipeline.graph_facts import guard_count, interpreted, target_of
 from turret.pipeline.keys.executed_code import recorded
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     Executable = Plan | Assembly
 
 
-TangentForms = tuple[tuple[int, "TangentForm"], ...]
-"""By positions of graph outputs, what gradients of other classes than theirs are."""
-
-
 def _saved_names(parts: PartitionedGraph) -> list[str]:
     return [node.name for node in (*parts.saved_sizes, *parts.saved_tensors)]
 
@@ -48,14 +44,19 @@ class Backward:
     graph: CompiledGraph | CachedGraph
     forward: Artifact
 
-    def __call__(self, given: Given = None) -> BoxedCallable | None:
+    def __call__(self, given: tuple[int, ...] | None = None) -> BoxedCallable | None:
         """The backward for the gradients of all graph outputs, or of those given; None where there is none of these."""
-        return self.graph.backward(self.forward, given)
+        return self.graph.backward(self.forward, Asked(given))
 
-    def for_forms(self, given: tuple[int, ...], forms: TangentForms) -> BoxedCallable | None:
+    def for_forms(self, given: tuple[int, ...], forms: tuple[tuple[int, TangentForm], ...]) -> BoxedCallable | None:
         """The backward for gradients of the graph outputs given, some of which are of other classes; None, on record,
         where there is none."""
-        return self.graph.backward(self.forward, given, forms)
+        return self.graph.backward(self.forward, Asked(given, forms))
+
+    def until(self, given: tuple[int, ...], stops: tuple[int, ...]) -> BoxedCallable | None:
+        """The backward from the graph outputs given to others that they are computed of, whose gradients come behind
+        those of the inputs; None, on record, where there is none."""
+        return self.graph.backward(self.forward, Asked(given, stops=stops))
 
     def recorded(self, reason: str = "") -> Callable[..., Sequence[Any]]:
         """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be.
@@ -78,8 +79,8 @@ class CompiledGraph:
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.saved: SavedValues | None = None
-        self.backwards: dict[tuple[Given, TangentForms, bool], BoxedCallable | None] = {}
-        """By the gradients that are given, the forms of some, and whether algorithms are deterministic."""
+        self.backwards: dict[tuple[Asked, bool], BoxedCallable | None] = {}
+        """By what is asked for, and whether algorithms are deterministic."""
 
     @property
     def name(self) -> str:
@@ -164,22 +165,22 @@ class CompiledGraph:
 
         return run
 
-    def backward(self, forward: Artifact, given: Given = None, forms: TangentForms = ()) -> BoxedCallable | None:
+    def backward(self, forward: Artifact, asked: Asked = ALL) -> BoxedCallable | None:
         """The backward that belongs to a forward, from the cache or compiled; all threads get the same.
 
         None where there is none for these gradients alone, on record.
         """
-        key = (given, forms, torch.are_deterministic_algorithms_enabled())
+        key = (asked, torch.are_deterministic_algorithms_enabled())
         if key not in self.backwards:
             with self.lock:
                 if key not in self.backwards:
                     with self.pipeline.compilation(f"{self.captured.name}.backward"):
-                        self.backwards[key] = self.make_backward(forward, given, forms)
+                        self.backwards[key] = self.make_backward(forward, asked)
         return self.backwards[key]
 
-    def make_backward(self, forward: Artifact, given: Given, forms: TangentForms) -> BoxedCallable | None:
-        if self.entry is not None and not forms:
-            found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
+    def make_backward(self, forward: Artifact, asked: Asked) -> BoxedCallable | None:
+        if self.entry is not None and asked.is_stored:
+            found = CachePolicy(self.pipeline).loaded(self.entry, "backward", asked)
             if found is not None:
                 return found[1]
         partitioned = self.partition()
@@ -192,22 +193,22 @@ class CompiledGraph:
                 "turret cache clear removes the stored forward",
             )
         try:
-            partitioned = partitioned if given is None else self.partial(partitioned, given, forms)
+            partitioned = partitioned if asked.given is None else self.partial(partitioned, asked)
         except StageError as error:
-            if forms:  # which the program's graph takes op by op
+            if asked.forms or asked.stops:  # which the program's graph takes op by op
                 self.pipeline.policy.report_backward_by_calls(self.captured.name, f"cannot be compiled: {error}")
                 return None
             if self.pipeline.policy.raises():
                 raise
             self.pipeline.policy.report_zeros(self.captured.name, str(error))
             return None
-        function = self.run_backward(partitioned, given, stored=not forms)
-        if given is None or not partitioned.signature.wrapped:
+        function = self.run_backward(partitioned, asked)
+        if asked.given is None or not partitioned.signature.wrapped:
             return function
         assemble = assembler(partitioned.signature)  # of classes of its own, which the runtime does not know
         return lambda args: assemble(function(args))
 
-    def run_backward(self, partitioned: PartitionedGraph, given: Given, stored: bool) -> BoxedCallable:
+    def run_backward(self, partitioned: PartitionedGraph, asked: Asked) -> BoxedCallable:
         """The backward of a cut, compiled, or run op by op where it does not compile."""
         if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
             return interpreted(partitioned.graph_of("backward"))
@@ -218,8 +219,8 @@ class CompiledGraph:
                 raise
             self.pipeline.policy.report_fallback(error)
             return interpreted(partitioned.graph_of("backward"))
-        if stored:
-            self.store(entry_name("backward", given), Artifact(plan))
+        if asked.is_stored:
+            self.store(entry_name("backward", asked), Artifact(plan))
         return function
 
     def saved_values(self) -> SavedValues:
@@ -239,12 +240,14 @@ class CompiledGraph:
             self.saved = SavedValues(joint, parts)
         return self.saved
 
-    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...], forms: TangentForms) -> PartitionedGraph:
+    def partial(self, partitioned: PartitionedGraph, asked: Asked) -> PartitionedGraph:
         """The cut, with the backward for the gradients of some graph outputs over what the forward saves for all."""
         from turret.graph.partitioning import costs
 
-        pipeline, name = self.pipeline, f"{self.captured.name}.given_{'_'.join(map(str, given))}"
-        captured = attrs.evolve(self.captured, tangents=given, tangent_forms=forms, name=name)
+        pipeline, given, forms = self.pipeline, asked.given or (), asked.forms
+        words = ("given", *given, *(("until", *asked.stops) if asked.stops else ()))
+        name = f"{self.captured.name}.{'_'.join(map(str, words))}"
+        captured = attrs.evolve(self.captured, tangents=given, tangent_forms=forms, stops=asked.stops, name=name)
         assumed = guard_count(captured)
         table = pipeline.decompositions(self.target)
         with self.modes.restored(), contextlib.nullcontext() if forms else self.covered_by_the_key():
@@ -256,7 +259,7 @@ class CompiledGraph:
             backward = self.saved_values().backward(joint, count, costs(pipeline.context))
             if guard_count(captured) != assumed:
                 raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
-        signature = attrs.evolve(partitioned.signature, wrapped=joint.signature.wrapped)
+        signature = attrs.evolve(partitioned.signature, wrapped=joint.signature.wrapped, stops=asked.stops)
         return attrs.evolve(partitioned, backward=backward, signature=signature, name=name)
 
 
@@ -287,22 +290,22 @@ class CachedGraph:
                 self.made.modes = self.modes
             return self.made
 
-    def backward(self, forward: Artifact, given: Given = None, forms: TangentForms = ()) -> BoxedCallable | None:
-        as_loaded = given is None and self.deterministic == torch.are_deterministic_algorithms_enabled()
+    def backward(self, forward: Artifact, asked: Asked = ALL) -> BoxedCallable | None:
+        as_loaded = asked == ALL and self.deterministic == torch.are_deterministic_algorithms_enabled()
         if as_loaded and self.loaded is not None:
             return self.loaded
-        if not as_loaded and not forms:
+        if not as_loaded and asked.is_stored:
             with devices_of(self.pipeline.manager):
-                found = CachePolicy(self.pipeline).loaded(self.entry, "backward", given)
+                found = CachePolicy(self.pipeline).loaded(self.entry, "backward", asked)
             if found is not None:
                 return found[1]
         work = self.work()
         if work is None:
             reason = "the graph that it was compiled from is not in the cache any more"
-            if not forms:
+            if not asked.forms and not asked.stops:
                 self.pipeline.policy.report_zeros(self.name, reason)
             return None
-        return work.backward(forward, given, forms)
+        return work.backward(forward, asked)
 
     def recorded(self) -> Callable[..., Sequence[Any]]:
         """As ``CompiledGraph.recorded``."""

@@ -11,8 +11,12 @@ from torch.nn.modules import _functions
 
 BackwardHookFunction = _functions.BackwardHookFunction
 """What a module with full backward hooks passes its inputs and its results through."""
+current_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward that runs; -1 where none does."""
 current_node = torch._C._current_autograd_node
 """The node whose backward runs, or None."""
+runs_node: Callable[[Any], bool] = torch._C._will_engine_execute_node
+"""Whether a node that leads on is run by the backward that runs."""
 keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 """Whether the backward that runs leaves what nodes have saved for another (``retain_graph``)."""
 sequence_number = torch.autograd._get_sequence_nr

@@ -17,4 +17,4 @@ def turret_joint(context: CompileContext, captured: CapturedGraph, decomposition
     def report(message: str) -> None:
         context.emit("reuse", stage="joint", name=captured.name, message=message)
 
-    return trace(captured, decompositions, report=report)
+    return trace(captured, decompositions, replay=not captured.stops, report=report)

@@ -6,10 +6,12 @@ such a node cannot be taken one after the other, those of others can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+
+from turret.plugins.joint.repeating.replay import CannotReplay
 
 
 def reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
@@ -22,6 +24,31 @@ def reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> li
     found: dict[Any, int] = {}
     masks = [bits.get(id(o), 0) if o.grad_fn is None else _below(o.grad_fn, bit, found) for o in outputs]
     return [{n for n, mask in enumerate(masks) if mask >> position & 1} for position in range(len(leaves))]
+
+
+def inner(outputs: Sequence[torch.Tensor], candidates: Sequence[int]) -> list[tuple[int, ...]]:
+    """For each output the positions of those among the ``candidates`` that it was computed of, as autograd has it.
+
+    ``CannotReplay`` where the history of what was copied does not tell.
+    """
+    edges = {(outputs[n].grad_fn, outputs[n].output_nr): 1 << n for n in candidates}
+    found: dict[Any, int] = {}
+    masks = [_below(o.grad_fn, lambda node: 0, found, lambda edge: edges.get(edge, 0)) for o in outputs]
+    _check_copies([outputs[n].grad_fn for n in candidates], found)
+    return [tuple(n for n in candidates if mask >> n & 1) for mask in masks]
+
+
+def _check_copies(nodes: Sequence[Any], met: Collection[Any]) -> None:
+    """Results of one copied segment have nodes of their own, and none says which was computed of which."""
+    segments: dict[int, set[Any]] = {}
+    for node in met:
+        copied = getattr(node, "copied", None)
+        if copied is not None:
+            segments.setdefault(id(copied), set()).add(node)
+    for node in nodes:
+        copied = getattr(node, "copied", None)
+        if copied is not None and len(segments[id(copied)]) > 1:
+            raise CannotReplay
 
 
 def sharing(outputs: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
@@ -37,22 +64,25 @@ def sharing(outputs: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(m for m, other in enumerate(masks) if mask & other) for mask in masks]
 
 
-def _below(root: Any, bit: Callable[[Any], int], found: dict[Any, int]) -> int:
-    """The bits of the nodes under one of autograd's graph, and of itself; ``found`` keeps what is known of nodes."""
+def _below(
+    root: Any, bit: Callable[[Any], int], found: dict[Any, int], edge_bit: Callable[[Any], int] = lambda edge: 0
+) -> int:
+    """The bits of the nodes under one of autograd's graph, and of itself, and of the edges between them; ``found``
+    keeps what is known of nodes."""
     stack = [root]
     while stack:
         node = stack[-1]
         if node in found:
             stack.pop()
             continue
-        below = [n for n, _ in node.next_functions if n is not None]
-        pending = [n for n in below if n not in found]
+        edges = [edge for edge in node.next_functions if edge[0] is not None]
+        pending = [n for n, _ in edges if n not in found]
         if pending:
             stack += pending
             continue
         mask = bit(node)
-        for n in below:
-            mask |= found[n]
+        for edge in edges:
+            mask |= found[edge[0]] | edge_bit(edge)
         found[node] = mask
         stack.pop()
     return found[root]

@@ -14,6 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
+from turret.graph.autograd.gradient_hooks import has_hook
 from turret.graph.externs import op_name
 from turret.graph.fakes.sizes import (
     contiguous_strides,
@@ -24,7 +25,6 @@ from turret.graph.fakes.sizes import (
     same_sizes,
     span,
 )
-from turret.graph.gradient_hooks import has_hook
 from turret.graph.op_traits import is_view_op, storage_root, view_base
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST

@@ -18,16 +18,18 @@ from torch import fx
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
+from turret.graph.autograd.freed_graphs import freed_message
+from turret.graph.autograd.gradient_hooks import has_hook
+from turret.graph.autograd.nodes import stopped
 from turret.graph.fakes.sizes import contiguous_strides, is_dense
-from turret.graph.freed_graphs import freed_message
 from turret.graph.lazy_module import lazy_module
 from turret.graph.op_traits import erase_unread, is_random_op, names_generator_state
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.graph.wrapper_tensors import TangentForm, WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
-from turret.hooks.signature import GraphSignature, WrappedGradient
+from turret.hooks.signature import GraphSignature, OutputKind, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
-from turret.plugins.joint.histories import reach, sharing
+from turret.plugins.joint.histories import inner, reach, sharing
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.late_memory import LateMemories
@@ -96,7 +98,7 @@ def _trace(
             except UnsupportedError as refusal:
                 _blame_write(refusal, captured.module)
                 raise
-            signature = tracer.late_memory.described()
+            signature = _with_inner_outputs(tracer.late_memory.described(), forward)
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
@@ -179,15 +181,17 @@ def _gradients(
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
     gradients what the backward writes to late memory.
 
-    Gradients are asked of ``captured.tangents``; None: of all graph outputs that are differentiable."""
+    Gradients are asked of ``captured.tangents``; None: of all graph outputs that are differentiable.  Those of
+    ``captured.stops`` come behind those of the inputs."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
     numbers, forms = _differentiable(forward, captured.tangents), dict(captured.tangent_forms)
     outputs = [forward.tensors[n] for n in numbers]
     tangents, given = _tangents(tracer, forward, numbers, forms)
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
+    ends = [forward.tensors[n] for n in captured.stops]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
-    found: list[Any] = [None] * len(leaves)
+    found: list[Any] = [None] * (len(leaves) + len(ends))
     reached: list[tuple[int, ...]] = [()] * len(leaves)
     for n, others in zip(numbers, sharing(outputs), strict=True):
         forward.described[n] = attrs.evolve(forward.described[n], shares_with=tuple(numbers[m] for m in others))
@@ -196,14 +200,33 @@ def _gradients(
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         late = tracer.late_memory
-        with DisableAutocast(), tracer, enable_python_dispatcher():
-            gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
+        with DisableAutocast(), tracer, enable_python_dispatcher(), stopped(ends):
+            gradients = _take(outputs, [*(leaves[n] for n in wanted), *ends], tangents)
         if any(tracer.tracked(t).storage.version for t in given):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
-        nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(wanted, gradients, strict=True)))
-        found = [*map(nodes.get, range(len(leaves))), *further, *late.values(gradients)]
-        late.signature = attrs.evolve(late.signature, wrapped=wrapped)
+        places = [*wanted, *range(len(leaves), len(leaves) + len(ends))]
+        nodes, further, wrapped = _gradient_nodes(tracer, dict(zip(places, gradients, strict=True)))
+        found = [*map(nodes.get, range(len(found))), *further, *late.values(gradients)]
+        late.signature = attrs.evolve(late.signature, wrapped=wrapped, stops=captured.stops)
     return found, reached
+
+
+def _with_inner_outputs(signature: GraphSignature, forward: ForwardOutputs) -> GraphSignature:
+    """The signature, which says of each graph output which others it was computed of, where a backward can be cut
+    there: it writes to no memory, makes no wrappers, and no output is a view of an input."""
+    described = signature.graph_outputs
+    fresh = {o.index for o in signature.outputs if o.kind is OutputKind.FRESH and not o.leaf}
+    differentiable = [n for n, o in enumerate(described) if o.differentiable]
+    tensors = [forward.tensors[n] for n in differentiable]
+    uncut = signature.late_memory or signature.wrapped or any(described[n].view_of is not None for n in differentiable)
+    seen = [k for k, n in enumerate(differentiable) if n in fresh and not has_hook(tensors[k].grad_fn)]
+    if uncut or len(differentiable) < 2 or not seen:
+        return signature
+    found = dict(zip(differentiable, inner(tensors, seen), strict=True))
+    outputs = tuple(
+        attrs.evolve(o, computed_of=tuple(differentiable[k] for k in found.get(n, ()))) for n, o in enumerate(described)
+    )
+    return attrs.evolve(signature, graph_outputs=outputs)
 
 
 def _gradient_nodes(

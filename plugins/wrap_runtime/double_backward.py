@@ -17,6 +17,7 @@ import torch
 
 from turret.errors import DoubleBackwardError
 from turret.frames.frame_hook import keep_torch_out
+from turret.graph.autograd.nodes import stopped
 from turret.graph.wrapper_tensors import part_behind
 from turret.hooks.signature import GraphSignature, Mutation, OutputKind
 from turret.plugins.wrap_runtime.edges import values, without_edges
@@ -133,8 +134,11 @@ class Again:
     wanted: tuple[int, ...]
     apart: tuple[int, ...]
 
-    def first(self, tangents: Sequence[Any], create_graph: bool) -> tuple[Any, ...]:
-        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``."""
+    def first(self, tangents: Sequence[Any], create_graph: bool, stops: Sequence[int] = ()) -> tuple[Any, ...]:
+        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``.
+
+        Gradients end at the outputs ``stops``, whose own come behind those of the inputs.
+        """
         with torch.enable_grad():
             inputs = list(self.inputs)
             asked = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.requires_grad]
@@ -144,12 +148,14 @@ class Again:
             results = self.run(*inputs)
         pairs = [(results[n], t) for n, t in zip(self.outputs, tangents, strict=True) if t is not None]
         pairs = [(r, t) for r, t in pairs if r.requires_grad]
-        gradients = torch.autograd.grad(
-            [r for r, _ in pairs], [inputs[n] for n in asked], [t for _, t in pairs],
-            create_graph=create_graph, allow_unused=True,
-        )  # fmt: skip
-        found = dict(zip(asked, gradients, strict=True))
-        return tuple(map(found.get, range(len(inputs))))
+        ends = [results[n] for n in stops]
+        with stopped(ends):
+            gradients = torch.autograd.grad(
+                [r for r, _ in pairs], [*(inputs[n] for n in asked), *ends], [t for _, t in pairs],
+                create_graph=create_graph, allow_unused=True,
+            )  # fmt: skip
+        found = dict(zip([*asked, *range(len(inputs), len(inputs) + len(ends))], gradients, strict=True))
+        return tuple(map(found.get, range(len(inputs) + len(ends))))
 
     def attach(self, gradients: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The gradients, with a node behind them that leads to inputs and tangents."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource
-from turret.graph.gradient_hooks import has_hook
+from turret.graph.autograd.gradient_hooks import has_hook
 from turret.plugins.capture.autograd.hooks import refuse_hooks_set_later
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups

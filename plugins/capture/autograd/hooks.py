@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from turret.frames.sources import AttrSource
-from turret.graph.gradient_hooks import note_hook
+from turret.graph.autograd.gradient_hooks import note_hook
 from turret.graph.ops.live_memory import say_live
 from turret.graph.wrapper_tensors import parts_of
 from turret.plugins.capture.autograd.later import RunsLater

@@ -25,7 +25,7 @@ from turret.errors import TurretError, warn
 from turret.frames import frame_hook
 from turret.frames.eager_graphs import left_no_writes
 from turret.frames.saved_tensor_hooks import raised_by_hook
-from turret.graph.freed_graphs import note_freed
+from turret.graph.autograd.freed_graphs import note_freed
 from turret.graph.ops.host_math import element, float_power
 from turret.graph.wrapper_tensors import Unwrap, Wrap
 from turret.plan.executor import left_inputs_as_they_were

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.graph.freed_graphs import note_freed
+from turret.graph.autograd.freed_graphs import note_freed
 from turret.plugins.capture.errors import Unsupported
 
 

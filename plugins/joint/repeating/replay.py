@@ -286,11 +286,12 @@ class Replays:
         inherits = [inherited(call) for call in segment.calls]
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         self.copy(trace.copies, table, inherits)
+        copied = trace, table, inherits
         for position, result in trace.results.items():
             if isinstance(result, _Made):
                 if result.differentiable:
                     reached = [given[n] for n in trace.reached]
-                    value = _Copied.apply(self, (trace, table, inherits), result.recipe, *reached)
+                    value = _Copied.apply(self, copied, result.recipe, *reached)
                 else:
                     value = tracer.make(result.recipe)
                 node = table[result.node]

@@ -1,0 +1,56 @@
+// Whether anybody is told of the gradients that arrive at a node of autograd; torch's Python has no way to ask.
+#include <Python.h>
+
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_function.h>
+
+namespace {
+
+// What a function in Python holds its node by is a weak pointer in some releases of torch, and a strong one in others.
+template <class Pointer>
+auto held(const Pointer& pointer) {
+  if constexpr (requires { pointer.lock(); })
+    return pointer.lock();
+  else
+    return pointer;
+}
+
+bool is_captured(torch::autograd::Node* node) {
+  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
+  if (tasks == nullptr) return false;
+  const auto found = tasks->find(node);
+  return found != tasks->end() && found->second.captures_ && !found->second.captures_->empty();
+}
+
+PyObject* function_class = nullptr;
+
+PyObject* setup(PyObject*, PyObject* base) {
+  Py_XSETREF(function_class, Py_NewRef(base));
+  Py_RETURN_NONE;
+}
+
+PyObject* is_observed(PyObject*, PyObject* function) {
+  const int is_function = PyObject_IsInstance(function, function_class);
+  if (is_function < 0) return nullptr;
+  if (!is_function) {
+    PyErr_Format(PyExc_TypeError, "expected the node of a torch.autograd.Function, got %R", function);
+    return nullptr;
+  }
+  const auto node = held(reinterpret_cast<THPFunction*>(function)->cdata);
+  if (!node) Py_RETURN_FALSE;
+  const bool has_hooks =
+      !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty();
+  return PyBool_FromLong(has_hooks || is_captured(node.get()));
+}
+
+PyMethodDef methods[] = {
+    {"setup", setup, METH_O, nullptr},
+    {"is_observed", is_observed, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_turret_nodes", nullptr, -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__turret_nodes() { return PyModule_Create(&definition); }

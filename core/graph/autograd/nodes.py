@@ -1,0 +1,78 @@
+"""Nodes of autograd's graph: who is told of the gradients that arrive at one, and how gradients end at tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from turret.storage.extension import Extension
+from turret.torch_compat.native import uses_cxx11_abi
+
+
+def extension() -> Extension:
+    """The native part, as the running interpreter and torch need it."""
+    torchs = Path(torch.__file__).parent
+    return Extension(
+        Path(__file__).with_name("nodes.cpp"),
+        "asking who looks at gradients",
+        flags=(
+            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
+            *(f"-I{torchs / 'include' / part}" for part in ("", "torch/csrc/api/include")),
+            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
+        ),
+        facts=(torch.__version__,),
+    )  # fmt: skip
+
+
+@functools.cache
+def observation() -> Callable[[Any], bool]:
+    """``is_observed(node)``, for nodes of functions in Python: whether somebody is told of the gradients that arrive.
+
+    These are hooks of its results (``register_hook``, ``retain_grad``) and of the node, and a backward under way that
+    was asked for the gradient of a result (``torch.autograd.grad``).  Builds the native part where there is none;
+    raises as ``Extension.load``.
+    """
+    module = extension().load()
+    module.setup(BackwardCFunction)
+    is_observed: Callable[[Any], bool] = module.is_observed
+    return is_observed
+
+
+@contextlib.contextmanager
+def stopped(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """No gradient goes on from the tensors, which are no leaves, in a backward inside; one asked for gets there.
+
+    A function in Python that all gradients end at runs, where it takes zeros for those that are not there, and its
+    results are dropped.
+    """
+    slots: dict[Any, set[int]] = {}
+    for tensor in tensors:
+        slots.setdefault(tensor.grad_fn, set()).add(tensor.output_nr)
+    handles = [handle for node, ended in slots.items() for handle in _end(node, frozenset(ended))]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _end(node: Any, ended: frozenset[int]) -> list[Any]:
+    left: list[bool] = []
+
+    def before(gradients: Sequence[Any]) -> tuple[Any, ...]:
+        kept = tuple(None if n in ended else g for n, g in enumerate(gradients))
+        left.append(any(g is not None for g in kept))
+        return kept
+
+    def after(gradients: Sequence[Any], _: Sequence[Any]) -> tuple[Any, ...] | None:
+        return None if left.pop() else (None,) * len(gradients)
+
+    handles = [node.register_prehook(before)]
+    return [*handles, node.register_hook(after)] if isinstance(node, BackwardCFunction) else handles
