@@ -243,7 +243,7 @@ def turret_runtime(
     (its reason is on record), and zeros have to stand in for the others.  ``backward.for_forms(given, forms)``, where
     there is such an attribute, is that for gradients of which some are of other classes than their outputs
     (``CapturedGraph.tangent_forms``), and takes the plain tensors in these.  ``backward.until(given, stops)``, where
-    there is such an attribute, is that from graph outputs to others that they are computed of
+    there is such an attribute, is that from graph outputs to tensors that they are computed of
     (``CapturedGraph.stops``), whose gradients it gives behind those of the inputs.  ``backward.recorded()``, where
     there is such an attribute, is the program's graph as autograd records it op by op, for gradients of gradients;
     ``backward.recorded(reason)`` for gradients that no compiled backward computes.  First result.

@@ -88,8 +88,8 @@ class CapturedGraph:
     ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
     more for some alone; None: all that are differentiable.  ``tangent_forms``: of gradients that are wrappers of other
     tensors than their outputs, by these positions, what they are (``TangentForm``); their tensors are the tangents.
-    ``stops`` are positions of graph outputs that those are computed of, where gradients end: their own come behind
-    those of the inputs, and what flows through them is left out.
+    ``stops`` are those of ``GraphSignature.visible`` where gradients end: their own come behind those of the inputs,
+    and what flows through them is left out.
     ``gradient_buckets``: gradients of some inputs are sent to other processes while others are computed; None: not.
     ``can_break``: who captured it can leave out a call, and all that follows it, if a stage says that it refuses it.
     """

@@ -162,8 +162,8 @@ class GraphOutput:
     ``view_of`` is an input in whose memory the output lies although its gradient goes another way (a function of the
     user's returned a view), and ``view_layout`` its layout from where the input begins.  ``shares_with`` are the
     outputs, itself among them, that go through a node of eager's backward that has saved tensors, as it does (None:
-    all): once their gradients were taken, and what was saved is freed, its own cannot be.  ``computed_of`` are the
-    outputs that it was computed of and that the user sees and may ask for the gradients of.
+    all): once their gradients were taken, and what was saved is freed, its own cannot be.  ``computed_of`` are those of
+    ``GraphSignature.visible`` that it was computed of.
     """
 
     shape: tuple[SizeText, ...]
@@ -177,6 +177,21 @@ class GraphOutput:
     view_layout: Layout | None = None
     shares_with: tuple[int, ...] | None = None
     computed_of: tuple[int, ...] = ()
+
+
+@record
+@attrs.frozen
+class Visible:
+    """A tensor that the caller sees and that graph outputs were computed of: whoever asks for its gradient is to get
+    what flows to it from these, too.
+
+    ``index`` is that of an output of the program, or with ``is_input`` of an input that was written to, and
+    ``graph_output`` what it is or views (None: it views an input).
+    """
+
+    index: int
+    is_input: bool = False
+    graph_output: int | None = None
 
 
 @record
@@ -238,7 +253,8 @@ class GraphSignature:
     ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
     among the outputs know of.  ``late_memory``: the backward takes what lies there behind the tangents, and gives
     what is to be written there (or None) behind the gradients.  ``wrapped`` are gradients that are wrappers.
-    ``stops`` are graph outputs where gradients end (``CapturedGraph.stops``), whose own are behind those of the inputs.
+    ``stops`` are those of the ``visible`` where gradients end (``CapturedGraph.stops``), whose own are behind those of
+    the inputs.
     """
 
     inputs: tuple[InputInfo, ...]
@@ -253,6 +269,7 @@ class GraphSignature:
     hidden: tuple[OutputInfo, ...] = ()
     late_memory: tuple[LateMemory, ...] = ()
     wrapped: tuple[WrappedGradient, ...] = ()
+    visible: tuple[Visible, ...] = ()
     stops: tuple[int, ...] = ()
 
     @property

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Asked:
-    """Which backward of a graph is asked for, by positions of graph outputs.
+    """Which backward of a graph is asked for.
 
-    ``given`` are those that it is given gradients of (None: all that are differentiable), ``forms`` say of which class
-    some are where that is not their output's, and gradients end at ``stops``.
+    ``given`` are the graph outputs that it is given gradients of (None: all that are differentiable), ``forms`` say of
+    which class some are where that is not their output's, and gradients end at ``stops`` (``CapturedGraph.stops``).
     """
 
     given: tuple[int, ...] | None = None

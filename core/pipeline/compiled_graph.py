@@ -54,7 +54,7 @@ class Backward:
         return self.graph.backward(self.forward, Asked(given, forms))
 
     def until(self, given: tuple[int, ...], stops: tuple[int, ...]) -> BoxedCallable | None:
-        """The backward from the graph outputs given to others that they are computed of, whose gradients come behind
+        """The backward from the graph outputs given to tensors that they are computed of, whose gradients come behind
         those of the inputs; None, on record, where there is none."""
         return self.graph.backward(self.forward, Asked(given, stops=stops))
 

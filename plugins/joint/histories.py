@@ -26,16 +26,19 @@ def reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> li
     return [{n for n, mask in enumerate(masks) if mask >> position & 1} for position in range(len(leaves))]
 
 
-def inner(outputs: Sequence[torch.Tensor], candidates: Sequence[int]) -> list[tuple[int, ...]]:
+def computed_of(outputs: Sequence[torch.Tensor], candidates: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """For each output the positions of those among the ``candidates`` that it was computed of, as autograd has it.
 
     ``CannotReplay`` where the history of what was copied does not tell.
     """
-    edges = {(outputs[n].grad_fn, outputs[n].output_nr): 1 << n for n in candidates}
+    edges: dict[Any, int] = {}
+    for n, candidate in enumerate(candidates):
+        edge = candidate.grad_fn, candidate.output_nr
+        edges[edge] = edges.get(edge, 0) | 1 << n
     found: dict[Any, int] = {}
     masks = [_below(o.grad_fn, lambda node: 0, found, lambda edge: edges.get(edge, 0)) for o in outputs]
-    _check_copies([outputs[n].grad_fn for n in candidates], found)
-    return [tuple(n for n in candidates if mask >> n & 1) for mask in masks]
+    _check_copies([c.grad_fn for c in candidates], found)
+    return [tuple(n for n in range(len(candidates)) if mask >> n & 1) for mask in masks]
 
 
 def _check_copies(nodes: Sequence[Any], met: Collection[Any]) -> None:

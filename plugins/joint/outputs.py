@@ -69,15 +69,16 @@ class SharedGradients(UnsupportedError):
 
 @attrs.define(eq=False)
 class ForwardOutputs:
-    """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description."""
+    """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description;
+    ``results`` are those of the program."""
 
     tracer: JointTracer
     inputs: Inputs
     nodes: list[Any] = attrs.field(factory=list)
     tensors: list[Any] = attrs.field(factory=list)
     described: list[GraphOutput] = attrs.field(factory=list)
+    results: list[Any] = attrs.field(factory=list)
     _grad_enabled: bool = True
-    _results: list[Any] = attrs.field(factory=list)
     _roots: set[fx.Node] = attrs.field(factory=set)
     _seen: dict[int, int] = attrs.field(factory=dict)
     _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
@@ -92,8 +93,8 @@ class ForwardOutputs:
         self._note_sharing([v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()])
         infos = [self._input(n, t) for n, t in enumerate(tracked)]
         joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
-        self._results = list(results)
-        described = [self._output(n, value) for n, value in enumerate(self._results)]
+        self.results = list(results)
+        described = [self._output(n, value) for n, value in enumerate(self.results)]
         outputs, hidden = tuple(described[: len(results)]), tuple(described[len(results) :])
         for number, t in replaced.items():
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
@@ -380,16 +381,16 @@ class ForwardOutputs:
         viewed = value._base
         if viewed is None or viewed is base or viewed is base._base or not self._lies_in(viewed, self._storage(value)):
             return None
-        for number, result in enumerate(self._results):
+        for number, result in enumerate(self.results):
             if result is viewed:
                 return number
         if any(viewed is given for given in self.inputs.values):
             return None
-        self._results.append(viewed)
-        return len(self._results) - 1
+        self.results.append(viewed)
+        return len(self.results) - 1
 
     def _view_of_output(self, name: str, value: torch.Tensor, number: int) -> OutputInfo:
-        described = self._view(name, value, self._results[number])
+        described = self._view(name, value, self.results[number])
         creation = self._made_otherwise(value, None)
         leaf = value.requires_grad and value.is_leaf
         return OutputInfo(

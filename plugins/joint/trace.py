@@ -19,7 +19,6 @@ from torch import fx
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
 from turret.graph.autograd.freed_graphs import freed_message
-from turret.graph.autograd.gradient_hooks import has_hook
 from turret.graph.autograd.nodes import stopped
 from turret.graph.fakes.sizes import contiguous_strides, is_dense
 from turret.graph.lazy_module import lazy_module
@@ -27,9 +26,9 @@ from turret.graph.op_traits import erase_unread, is_random_op, names_generator_s
 from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
 from turret.graph.wrapper_tensors import TangentForm, WrapperForm, is_wrapper
 from turret.hooks.products import CapturedGraph, JointGraph
-from turret.hooks.signature import GraphSignature, OutputKind, WrappedGradient
+from turret.hooks.signature import GraphSignature, WrappedGradient
 from turret.plugins.joint.default_dtypes import pin_default_dtypes, sets_default_dtype
-from turret.plugins.joint.histories import inner, reach, sharing
+from turret.plugins.joint.histories import reach, sharing
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.late_memory import LateMemories
@@ -41,6 +40,7 @@ from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.tracer import JointTracer
+from turret.plugins.joint.visible import visible_tensors, with_visible, without_visible
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 from turret.torch_compat.distributed import forget_shardings
 
@@ -92,13 +92,16 @@ def _trace(
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
+            signature = with_visible(signature, forward)
             tracer.late_memory = LateMemories(tracer, inputs, forward, signature, replays is not None)
             try:
-                found, reached = _gradients(tracer, inputs, forward, captured)
+                found, reached = _gradients(tracer, inputs, forward, captured, signature)
             except UnsupportedError as refusal:
                 _blame_write(refusal, captured.module)
                 raise
-            signature = _with_inner_outputs(tracer.late_memory.described(), forward)
+            signature = tracer.late_memory.described()
+            if signature.late_memory or signature.wrapped:
+                signature = without_visible(signature)
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
@@ -176,7 +179,7 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
 
 
 def _gradients(
-    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, captured: CapturedGraph
+    tracer: JointTracer, inputs: Inputs, forward: ForwardOutputs, captured: CapturedGraph, signature: GraphSignature
 ) -> tuple[list[Any], list[tuple[int, ...]]]:
     """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from; behind the
     gradients what the backward writes to late memory.
@@ -189,7 +192,7 @@ def _gradients(
     outputs = [forward.tensors[n] for n in numbers]
     tangents, given = _tangents(tracer, forward, numbers, forms)
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
-    ends = [forward.tensors[n] for n in captured.stops]
+    ends = visible_tensors(signature, forward, captured.stops)
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * (len(leaves) + len(ends))
     reached: list[tuple[int, ...]] = [()] * len(leaves)
@@ -209,24 +212,6 @@ def _gradients(
         found = [*map(nodes.get, range(len(found))), *further, *late.values(gradients)]
         late.signature = attrs.evolve(late.signature, wrapped=wrapped, stops=captured.stops)
     return found, reached
-
-
-def _with_inner_outputs(signature: GraphSignature, forward: ForwardOutputs) -> GraphSignature:
-    """The signature, which says of each graph output which others it was computed of, where a backward can be cut
-    there: it writes to no memory, makes no wrappers, and no output is a view of an input."""
-    described = signature.graph_outputs
-    fresh = {o.index for o in signature.outputs if o.kind is OutputKind.FRESH and not o.leaf}
-    differentiable = [n for n, o in enumerate(described) if o.differentiable]
-    tensors = [forward.tensors[n] for n in differentiable]
-    uncut = signature.late_memory or signature.wrapped or any(described[n].view_of is not None for n in differentiable)
-    seen = [k for k, n in enumerate(differentiable) if n in fresh and not has_hook(tensors[k].grad_fn)]
-    if uncut or len(differentiable) < 2 or not seen:
-        return signature
-    found = dict(zip(differentiable, inner(tensors, seen), strict=True))
-    outputs = tuple(
-        attrs.evolve(o, computed_of=tuple(differentiable[k] for k in found.get(n, ()))) for n, o in enumerate(described)
-    )
-    return attrs.evolve(signature, graph_outputs=outputs)
 
 
 def _gradient_nodes(

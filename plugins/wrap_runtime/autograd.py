@@ -16,7 +16,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
 from turret.plugins.wrap_runtime.differentiation import Differentiation
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
-from turret.plugins.wrap_runtime.levels import Levels, levels_of
+from turret.plugins.wrap_runtime.levels import Levels
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.torch_compat.modes import functorch_is_active
 
@@ -28,12 +28,14 @@ def autograd_function(
     forward: BoxedCallable,
     backward: Callable[..., BoxedCallable | None],
     write: Writer | None,
+    levels: Levels | None = None,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs) -> graph outputs``, recorded in autograd where gradients are on and an input needs one.
 
     Tensors go to the backward through ``save_for_backward``, so hooks on saved tensors and version checks hold;
     sizes lie beside them.  ``write`` (writes that autograd does not see) runs inside the node, before tensors are
-    saved.  With gradients off the forward runs alone.
+    saved.  With gradients off the forward runs alone.  With ``levels``, what ``levels.begun`` takes is behind the
+    outputs of a call that is recorded, and those above level 0 are None.
     """
     outputs = len(signature.graph_outputs)
     split = outputs + saved_tensors
@@ -42,9 +44,8 @@ def autograd_function(
     read_numbers = number_reader(signature)
     differentiate = Differentiation(signature, backward)
     given, apart = differentiate.inputs, differentiate.apart
-    levels = Levels(found, differentiate.until) if (found := levels_of(signature)) else None
     if levels is not None:
-        frozen = tuple(n for n in frozen if n not in levels.outputs)
+        levels.bind(differentiate.until)
     save = _saver(outputs, split, differentiate.late)
     compute = _computation(signature, forward, write, AutogradOutputs(outputs, saved_tensors))
     no_sizes: Sizes = {}
@@ -68,13 +69,14 @@ def autograd_function(
                 ctx.mark_non_differentiable(*(results[n] for n in frozen if isinstance(results[n], torch.Tensor)))
             if levels is None:
                 return tuple(results[:outputs])
-            shown, ctx.call = levels.take(results[:outputs], results[outputs:split])
-            return *shown, ctx.call
+            shown, call = levels.take(results[:outputs], results[outputs:split])
+            ctx.backwards = call.backwards
+            return (*shown, call) if call.anchor is None else (*shown, call, call.anchor)
 
         backward = staticmethod(_backward(differentiate, levels, outputs))
 
     keep_torch_out(Compiled.backward)
-    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart, levels)
+    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart)
 
 
 def _backward(differentiate: Differentiation, levels: Levels | None, outputs: int) -> Callable[..., Any]:
@@ -83,7 +85,7 @@ def _backward(differentiate: Differentiation, levels: Levels | None, outputs: in
     def backward(ctx: Any, *gradients: Any) -> Any:
         above = None
         if levels is not None:
-            above = ctx.call.handed_down()
+            above = ctx.backwards.finished()
             gradients = above.with_gradients(gradients[:outputs])
         for gradient in gradients:
             if gradient is not None:
@@ -142,10 +144,8 @@ def _recorded(
     node: type[torch.autograd.Function],
     run_alone: Callable[[Sequence[Any]], Sequence[Any]],
     apart: tuple[int, ...],
-    levels: Levels | None,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, and those of ``levels``, where gradients
-    are on, else ``run_alone``."""
+    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on, else ``run_alone``."""
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
     apply = super(torch.autograd.Function, node).apply  # type: ignore[misc]  # of the classes in C
 
@@ -153,8 +153,7 @@ def _recorded(
         if torch.is_grad_enabled():
             if apart:
                 inputs = edges.without_edges(inputs, apart)
-            results = node.apply(*inputs) if functorch_is_active() else apply(*inputs)
-            return results if levels is None else levels.attached(results)
+            return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
         return run_alone(inputs)
 
     return run

@@ -88,7 +88,7 @@ class Differentiation:
             ctx.maybe_clear_saved_tensors()
 
     def until(self, ctx: Any, given: Mapping[int, Any], stops: tuple[int, ...]) -> tuple[Any, ...]:
-        """Gradients of the inputs, then of the outputs ``stops``, from those of outputs that are computed of these.
+        """Gradients of the inputs, then of the ``stops``, from those of graph outputs that are computed of these.
 
         What flows through a stop is left out of the others.
         """
@@ -138,7 +138,7 @@ class Differentiation:
             ) from error
         once_more = double_backward.Again(run, tuple(inputs), self.shown(self.differentiable), (), self.apart)
         tangents = [gradients[n] for n in self.differentiable]
-        found = once_more.first(tangents, torch.is_grad_enabled(), self.shown(stops))
+        found = once_more.first(tangents, torch.is_grad_enabled(), [self.signature.visible[n].index for n in stops])
         if not stops:
             ctx.maybe_clear_saved_tensors()
         return found
@@ -204,7 +204,7 @@ class Differentiation:
             return self.by_forms[key]
 
     def for_stops(self, given: tuple[int, ...], stops: tuple[int, ...]) -> _Backward | None:
-        """The backward from outputs to others that they are computed of; None: there is none."""
+        """The backward from graph outputs to what they are computed of; None: there is none."""
         if not hasattr(self.backward, "until"):
             return None
         key = given, stops, torch.are_deterministic_algorithms_enabled()

@@ -18,8 +18,10 @@ from turret.hooks.signature import (
     OutputKind,
     ViewCall,
     ViewCreation,
+    Visible,
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.plugins.wrap_runtime.levels import Levels
 from turret.torch_compat.autograd import CreationMeta, preserve_version_counter, set_creation_meta
 from turret.torch_compat.operators.ops import copy_each
 
@@ -28,6 +30,8 @@ _FEW = 4
 
 Writer = Callable[[Sequence[Any], list[Any]], None]
 Finisher = Callable[[Sequence[Any], Sequence[Any], Sizes], list[Any]]
+Effect = Callable[[Sequence[Any], Sequence[Any], Sizes], None]
+Maker = Callable[[Sequence[Any], Sequence[Any], Sizes], Any]
 
 
 def hidden_writes(signature: GraphSignature) -> Writer | None:
@@ -84,19 +88,22 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
     return tensor.is_complex() or tensor.is_neg()
 
 
-def finisher(signature: GraphSignature) -> Finisher | None:
+def finisher(signature: GraphSignature, levels: Levels | None = None) -> Finisher | None:
     """``finish(inputs, results, sizes) -> outputs``: the rest of the epilogue, or None where there is none.
 
     Inputs whose layout changed, that autograd sees written to, or that were given other memory; then the outputs.
+    With ``levels``, those of each level when what is below is there.
     Call it in the caller's grad mode, so that views and copies are recorded as in eager.
     """
+    if levels is not None:
+        return _finisher_by_levels(signature, levels)
     effects = [e for n, i in enumerate(signature.inputs) for e in _effects(n, i)]
-    replaced = [(n, _maker(i.replaced_by)) for n, i in enumerate(signature.inputs) if i.replaced_by is not None]
+    replaced = _replacer(signature)
     outputs = signature.outputs
     plain = len(outputs) == len(signature.graph_outputs) and all(
         o.kind is OutputKind.FRESH and o.index == n and not o.leaf for n, o in enumerate(outputs)
     )
-    if plain and not effects and not replaced and signature.grad_enabled_after is None:
+    if plain and not effects and replaced is None and signature.grad_enabled_after is None:
         return None
     make_outputs = _outputs_maker((*outputs, *signature.hidden), len(outputs))
     grad_after = signature.grad_enabled_after
@@ -104,10 +111,8 @@ def finisher(signature: GraphSignature) -> Finisher | None:
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
         for effect in effects:
             effect(inputs, results, sizes)
-        for number, make in replaced:
-            memory = make(inputs, results, sizes)
-            with torch.no_grad():
-                inputs[number].set_(memory)
+        if replaced is not None:
+            replaced(inputs, results, sizes)
         made = make_outputs(inputs, results, sizes)
         if grad_after is not None:
             torch.set_grad_enabled(grad_after)
@@ -116,26 +121,88 @@ def finisher(signature: GraphSignature) -> Finisher | None:
     return finish
 
 
+def _finisher_by_levels(signature: GraphSignature, levels: Levels) -> Finisher:
+    infos, count = (*signature.outputs, *signature.hidden), 1 + len(levels.levels)
+    effects: list[list[Effect]] = [[] for _ in range(count)]
+    for n, info in enumerate(signature.inputs):
+        effects[0 if info.updated is None else levels.of_output[info.updated]] += _effects(n, info)
+    makers: list[list[tuple[int, Maker]]] = [[] for _ in range(count)]
+    last: list[tuple[int, Maker]] = []
+    for n, output in enumerate(infos):
+        if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
+            makers[levels.of_output[output.index]].append((n, _maker(output)))
+        elif Visible(n) in signature.visible:
+            makers[0].append((n, _maker(output)))
+        else:
+            last.append((n, _maker(output)))
+    replaced, complete, grad_after = _replacer(signature), _completer(infos), signature.grad_enabled_after
+
+    def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
+        results, made = list(results), [None] * len(infos)
+        call = levels.begun(results)
+        for level in range(count):
+            if level and call is not None:
+                levels.attach(level, call, results, inputs, made)
+            for effect in effects[level]:
+                effect(inputs, results, sizes)
+            for n, make in makers[level]:
+                made[n] = make(inputs, results, sizes)
+        if replaced is not None:
+            replaced(inputs, results, sizes)
+        for n, make in last:
+            made[n] = make(inputs, results, sizes)
+        if complete is not None:
+            complete(made, sizes)
+        if grad_after is not None:
+            torch.set_grad_enabled(grad_after)
+        return made[: len(signature.outputs)]
+
+    return finish
+
+
+def _replacer(signature: GraphSignature) -> Effect | None:
+    """What gives inputs other memory; None where none is given any."""
+    replaced = [(n, _maker(i.replaced_by)) for n, i in enumerate(signature.inputs) if i.replaced_by is not None]
+    if not replaced:
+        return None
+
+    def replace(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
+        for number, make in replaced:
+            memory = make(inputs, results, sizes)
+            with torch.no_grad():
+                inputs[number].set_(memory)
+
+    return replace
+
+
 def _outputs_maker(infos: Sequence[OutputInfo], shown: int) -> Finisher:
     """What makes the first ``shown`` of some outputs, of which some view others or are the same."""
-    makers = tuple(map(_maker, infos))
-    views = tuple((n, o.index, _viewer(o)) for n, o in enumerate(infos) if o.kind is OutputKind.VIEW_OF_OUTPUT)
-    repeated = tuple((n, o.index) for n, o in enumerate(infos) if o.kind is OutputKind.IS_OUTPUT)
-    if not views and not repeated:
+    makers, complete = tuple(map(_maker, infos)), _completer(infos)
+    if complete is None:
         return lambda inputs, results, sizes: [make(inputs, results, sizes) for make in makers]
 
     def make_all(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
         made = [make(inputs, results, sizes) for make in makers]
-        for number, viewed, view in views:
-            made[number] = view(made[viewed], sizes)
-        for number, first in repeated:
-            made[number] = made[first]
+        complete(made, sizes)
         return made[:shown]
 
     return make_all
 
 
-Effect = Callable[[Sequence[Any], Sequence[Any], Sizes], None]
+def _completer(infos: Sequence[OutputInfo]) -> Callable[[list[Any], Sizes], None] | None:
+    """What fills in those of the outputs that view others or are the same; None where none does."""
+    views = tuple((n, o.index, _viewer(o)) for n, o in enumerate(infos) if o.kind is OutputKind.VIEW_OF_OUTPUT)
+    repeated = tuple((n, o.index) for n, o in enumerate(infos) if o.kind is OutputKind.IS_OUTPUT)
+    if not views and not repeated:
+        return None
+
+    def complete(made: list[Any], sizes: Sizes) -> None:
+        for number, viewed, view in views:
+            made[number] = view(made[viewed], sizes)
+        for number, first in repeated:
+            made[number] = made[first]
+
+    return complete
 
 
 def _effects(number: int, info: InputInfo) -> list[Effect]:
@@ -191,9 +258,6 @@ def _write_effect(number: int, info: InputInfo) -> Effect:
                 (target if counted else target.data).copy_(value)
 
     return write
-
-
-Maker = Callable[[Sequence[Any], Sequence[Any], Sizes], Any]
 
 
 def _maker(info: OutputInfo) -> Maker:

@@ -2,6 +2,7 @@
 #include <Python.h>
 
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_function.h>
 
 namespace {
@@ -22,6 +23,11 @@ bool is_captured(torch::autograd::Node* node) {
   return found != tasks->end() && found->second.captures_ && !found->second.captures_->empty();
 }
 
+bool is_observed(torch::autograd::Node* node) {
+  return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty() ||
+         is_captured(node);
+}
+
 PyObject* function_class = nullptr;
 
 PyObject* setup(PyObject*, PyObject* base) {
@@ -29,23 +35,23 @@ PyObject* setup(PyObject*, PyObject* base) {
   Py_RETURN_NONE;
 }
 
-PyObject* is_observed(PyObject*, PyObject* function) {
-  const int is_function = PyObject_IsInstance(function, function_class);
-  if (is_function < 0) return nullptr;
-  if (!is_function) {
-    PyErr_Format(PyExc_TypeError, "expected the node of a torch.autograd.Function, got %R", function);
+PyObject* is_observed_node(PyObject*, PyObject* function) {
+  const int is_in_python = PyObject_IsInstance(function, function_class);
+  if (is_in_python < 0) return nullptr;
+  if (is_in_python) {
+    const auto node = held(reinterpret_cast<THPFunction*>(function)->cdata);
+    return PyBool_FromLong(node && is_observed(node.get()));
+  }
+  if (!torch::autograd::THPCppFunction_Check(function)) {
+    PyErr_Format(PyExc_TypeError, "expected a node of autograd, got %R", function);
     return nullptr;
   }
-  const auto node = held(reinterpret_cast<THPFunction*>(function)->cdata);
-  if (!node) Py_RETURN_FALSE;
-  const bool has_hooks =
-      !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty();
-  return PyBool_FromLong(has_hooks || is_captured(node.get()));
+  return PyBool_FromLong(is_observed(reinterpret_cast<torch::autograd::THPCppFunction*>(function)->cdata.get()));
 }
 
 PyMethodDef methods[] = {
     {"setup", setup, METH_O, nullptr},
-    {"is_observed", is_observed, METH_O, nullptr},
+    {"is_observed", is_observed_node, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

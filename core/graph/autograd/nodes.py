@@ -25,7 +25,7 @@ def extension() -> Extension:
             "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
             *(f"-I{torchs / 'include' / part}" for part in ("", "torch/csrc/api/include")),
-            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
+            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python",
         ),
         facts=(torch.__version__,),
     )  # fmt: skip
@@ -33,7 +33,7 @@ def extension() -> Extension:
 
 @functools.cache
 def observation() -> Callable[[Any], bool]:
-    """``is_observed(node)``, for nodes of functions in Python: whether somebody is told of the gradients that arrive.
+    """``is_observed(node)``: whether somebody is told of the gradients that arrive at a node.
 
     These are hooks of its results (``register_hook``, ``retain_grad``) and of the node, and a backward under way that
     was asked for the gradient of a result (``torch.autograd.grad``).  Builds the native part where there is none;

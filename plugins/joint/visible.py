@@ -1,0 +1,68 @@
+"""Which graph outputs were computed of tensors that the caller sees, and may ask for the gradients of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph.autograd.gradient_hooks import has_hook
+from turret.hooks.signature import AliasKind, GraphSignature, Mutation, OutputKind, Visible
+from turret.plugins.joint.histories import computed_of
+from turret.plugins.joint.outputs import ForwardOutputs
+
+
+def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSignature:
+    """The signature of a graph whose results are collected, with what of them was computed of what.
+
+    Not where a backward cannot end there: where inputs share memory, or an output lies in that of an input without
+    being a view of it.  A tensor with a hook of the program's own is left out: its gradient is known behind that alone.
+    """
+    numbers = [n for n, o in enumerate(forward.described) if o.differentiable]
+    if signature.bases or not signature.grad_enabled or any(forward.described[n].view_of is not None for n in numbers):
+        return signature
+    candidates = [v for v in _candidates(signature) if not has_hook(_tensor(forward, v).grad_fn)]
+    if not candidates:
+        return signature
+    found = computed_of([forward.tensors[n] for n in numbers], [_tensor(forward, v) for v in candidates])
+    used = sorted({k for sources in found for k in sources})
+    places = {k: place for place, k in enumerate(used)}
+    for n, sources in zip(numbers, found, strict=True):
+        forward.described[n] = attrs.evolve(forward.described[n], computed_of=tuple(places[k] for k in sources))
+    visible = tuple(candidates[k] for k in used)
+    return attrs.evolve(signature, graph_outputs=tuple(forward.described), visible=visible)
+
+
+def without_visible(signature: GraphSignature) -> GraphSignature:
+    """The signature of a graph with one backward alone, which does more than to give gradients in tensors."""
+    outputs = tuple(attrs.evolve(o, computed_of=()) for o in signature.graph_outputs)
+    return attrs.evolve(signature, graph_outputs=outputs, visible=())
+
+
+def visible_tensors(signature: GraphSignature, forward: ForwardOutputs, stops: Sequence[int]) -> list[torch.Tensor]:
+    """The traced tensors of some of the visible ones."""
+    return [_tensor(forward, signature.visible[n]) for n in stops]
+
+
+def _tensor(forward: ForwardOutputs, visible: Visible) -> Any:
+    return forward.inputs.values[visible.index] if visible.is_input else forward.results[visible.index]
+
+
+def _candidates(signature: GraphSignature) -> Iterator[Visible]:
+    for n, info in enumerate(signature.inputs):
+        if info.tracked and info.updated is not None and info.requires_grad_after is None:
+            yield Visible(n, is_input=True, graph_output=info.updated)
+    for n, output in enumerate(signature.outputs):
+        if not output.requires_grad or output.leaf or output.alias is not AliasKind.VIEW:
+            continue
+        if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
+            yield Visible(n, graph_output=output.index)
+        elif output.kind is OutputKind.ALIAS_OF_INPUT and _is_as_it_was(signature, output.index):
+            yield Visible(n)
+
+
+def _is_as_it_was(signature: GraphSignature, number: int) -> bool:
+    info = signature.inputs[number]
+    return info.mutation is Mutation.NONE and info.replaced_by is None and info.requires_grad_after is None
