@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
+from turret.graph.autograd import nodes
 from turret.hooks.products import BoxedCallable
 from turret.hooks.signature import GraphSignature
 from turret.plan.sizes import Sizes, compile_layout, number_reader, size_reader
 from turret.plugins.wrap_runtime import edges, leaf_hooks
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
+from turret.plugins.wrap_runtime.derived import DerivedOutputs
 from turret.plugins.wrap_runtime.differentiation import Differentiation
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
-from turret.plugins.wrap_runtime.levels import Levels
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.torch_compat.modes import functorch_is_active
 
@@ -28,13 +29,13 @@ def autograd_function(
     forward: BoxedCallable,
     backward: Callable[..., BoxedCallable | None],
     write: Writer | None,
-    levels: Levels | None = None,
+    derived: DerivedOutputs | None = None,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs) -> graph outputs``, recorded in autograd where gradients are on and an input needs one.
 
     Tensors go to the backward through ``save_for_backward``, so hooks on saved tensors and version checks hold;
     sizes lie beside them.  ``write`` (writes that autograd does not see) runs inside the node, before tensors are
-    saved.  With gradients off the forward runs alone.  With ``levels``, what ``levels.begun`` takes is behind the
+    saved.  With gradients off the forward runs alone.  With ``derived``, what ``derived.begun`` takes is behind the
     outputs of a call that is recorded, and those above level 0 are None.
     """
     outputs = len(signature.graph_outputs)
@@ -44,8 +45,8 @@ def autograd_function(
     read_numbers = number_reader(signature)
     differentiate = Differentiation(signature, backward)
     given, apart = differentiate.inputs, differentiate.apart
-    if levels is not None:
-        levels.bind(differentiate.until)
+    if derived is not None:
+        derived.bind(differentiate.until)
     save = _saver(outputs, split, differentiate.late)
     compute = _computation(signature, forward, write, AutogradOutputs(outputs, saved_tensors))
     no_sizes: Sizes = {}
@@ -67,24 +68,25 @@ def autograd_function(
             ctx.set_materialize_grads(False)
             if frozen:
                 ctx.mark_non_differentiable(*(results[n] for n in frozen if isinstance(results[n], torch.Tensor)))
-            if levels is None:
+            if derived is None:
                 return tuple(results[:outputs])
-            shown, call = levels.take(results[:outputs], results[outputs:split])
+            shown, call = derived.take(results[:outputs], results[outputs:split])
             ctx.backwards = call.backwards
-            return (*shown, call) if call.anchor is None else (*shown, call, call.anchor)
+            return *shown, call, torch.empty(0)
 
-        backward = staticmethod(_backward(differentiate, levels, outputs))
+        backward = staticmethod(_backward(differentiate, derived, outputs))
 
     keep_torch_out(Compiled.backward)
-    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart)
+    ends = [n for n in differentiate.differentiable if derived is None or not derived.levels[n]]
+    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart, outputs if len(ends) > 1 else 0)
 
 
-def _backward(differentiate: Differentiation, levels: Levels | None, outputs: int) -> Callable[..., Any]:
+def _backward(differentiate: Differentiation, derived: DerivedOutputs | None, outputs: int) -> Callable[..., Any]:
     """The backward of the node that leads to the inputs."""
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         above = None
-        if levels is not None:
+        if derived is not None:
             above = ctx.backwards.finished()
             gradients = above.with_gradients(gradients[:outputs])
         for gradient in gradients:
@@ -144,8 +146,15 @@ def _recorded(
     node: type[torch.autograd.Function],
     run_alone: Callable[[Sequence[Any]], Sequence[Any]],
     apart: tuple[int, ...],
+    parted: int,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on, else ``run_alone``."""
+    """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on; else it runs
+    alone.
+
+    The first ``parted`` results get nodes of their own in front, so that hooks of one are not called for the gradients
+    of others.
+    """
+    part = nodes.native().part if parted else None
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
     apply = super(torch.autograd.Function, node).apply  # type: ignore[misc]  # of the classes in C
 
@@ -153,7 +162,12 @@ def _recorded(
         if torch.is_grad_enabled():
             if apart:
                 inputs = edges.without_edges(inputs, apart)
-            return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
+            if functorch_is_active():
+                return node.apply(*inputs)
+            results = apply(*inputs)
+            if part is not None:
+                part(results[:parted])
+            return results
         return run_alone(inputs)
 
     return run

@@ -21,7 +21,7 @@ from turret.hooks.signature import (
     Visible,
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
-from turret.plugins.wrap_runtime.levels import Levels
+from turret.plugins.wrap_runtime.derived import DerivedOutputs
 from turret.torch_compat.autograd import CreationMeta, preserve_version_counter, set_creation_meta
 from turret.torch_compat.operators.ops import copy_each
 
@@ -88,15 +88,15 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
     return tensor.is_complex() or tensor.is_neg()
 
 
-def finisher(signature: GraphSignature, levels: Levels | None = None) -> Finisher | None:
+def finisher(signature: GraphSignature, derived: DerivedOutputs | None = None) -> Finisher | None:
     """``finish(inputs, results, sizes) -> outputs``: the rest of the epilogue, or None where there is none.
 
     Inputs whose layout changed, that autograd sees written to, or that were given other memory; then the outputs.
-    With ``levels``, those of each level when what is below is there.
+    With ``derived`` outputs, those of each level when what these were derived from is there.
     Call it in the caller's grad mode, so that views and copies are recorded as in eager.
     """
-    if levels is not None:
-        return _finisher_by_levels(signature, levels)
+    if derived is not None:
+        return _finisher_by_levels(signature, derived)
     effects = [e for n, i in enumerate(signature.inputs) for e in _effects(n, i)]
     replaced = _replacer(signature)
     outputs = signature.outputs
@@ -121,16 +121,16 @@ def finisher(signature: GraphSignature, levels: Levels | None = None) -> Finishe
     return finish
 
 
-def _finisher_by_levels(signature: GraphSignature, levels: Levels) -> Finisher:
-    infos, count = (*signature.outputs, *signature.hidden), 1 + len(levels.levels)
+def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> Finisher:
+    infos, count = (*signature.outputs, *signature.hidden), 1 + max(derived.levels)
     effects: list[list[Effect]] = [[] for _ in range(count)]
     for n, info in enumerate(signature.inputs):
-        effects[0 if info.updated is None else levels.of_output[info.updated]] += _effects(n, info)
+        effects[0 if info.updated is None else derived.levels[info.updated]] += _effects(n, info)
     makers: list[list[tuple[int, Maker]]] = [[] for _ in range(count)]
     last: list[tuple[int, Maker]] = []
     for n, output in enumerate(infos):
         if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
-            makers[levels.of_output[output.index]].append((n, _maker(output)))
+            makers[derived.levels[output.index]].append((n, _maker(output)))
         elif Visible(n) in signature.visible:
             makers[0].append((n, _maker(output)))
         else:
@@ -139,10 +139,10 @@ def _finisher_by_levels(signature: GraphSignature, levels: Levels) -> Finisher:
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
         results, made = list(results), [None] * len(infos)
-        call = levels.begun(results)
+        call = derived.begun(results)
         for level in range(count):
             if level and call is not None:
-                levels.attach(level, call, results, inputs, made)
+                derived.attach(level, call, results, inputs, made)
             for effect in effects[level]:
                 effect(inputs, results, sizes)
             for n, make in makers[level]:

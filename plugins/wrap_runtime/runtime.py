@@ -16,8 +16,8 @@ from turret.hooks.signature import GraphSignature, SyntheticBase
 from turret.plan.sizes import Sizes, compile_size, number_reader, size_reader
 from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
+from turret.plugins.wrap_runtime.derived import DerivedOutputs
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
-from turret.plugins.wrap_runtime.levels import Levels
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
 
 
@@ -37,11 +37,11 @@ def build_runtime(
     All that is needed beside the executables is in the signature, which is plain data.
     """
     forward = _taking_values(signature, forward)
-    levels = Levels(signature) if signature.visible else None
-    write, finish = hidden_writes(signature), finisher(signature, levels)
+    derived = DerivedOutputs(signature) if signature.visible else None
+    write, finish = hidden_writes(signature), finisher(signature, derived)
     bases = _common_memories(signature)
     if signature.training:
-        run = autograd_function(signature, saved_tensors, saved_sizes, forward, backward, write, levels)
+        run = autograd_function(signature, saved_tensors, saved_sizes, forward, backward, write, derived)
     else:
         run = _inference(signature, forward, write)
     if finish is None and bases is None and signature.grad_enabled:

@@ -1,10 +1,10 @@
-"""Nodes of autograd's graph: who is told of the gradients that arrive at one, and how gradients end at tensors."""
+"""Nodes of autograd's graph: who is told of the gradients that arrive at one, and where gradients end."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ def extension() -> Extension:
     torchs = Path(torch.__file__).parent
     return Extension(
         Path(__file__).with_name("nodes.cpp"),
-        "asking who looks at gradients",
+        "nodes of autograd for results",
         flags=(
             "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
@@ -32,17 +32,19 @@ def extension() -> Extension:
 
 
 @functools.cache
-def observation() -> Callable[[Any], bool]:
-    """``is_observed(node)``: whether somebody is told of the gradients that arrive at a node.
+def native() -> Any:
+    """The native part.  Builds it where it is not there; raises as ``Extension.load``.
 
-    These are hooks of its results (``register_hook``, ``retain_grad``) and of the node, and a backward under way that
-    was asked for the gradient of a result (``torch.autograd.grad``).  Builds the native part where there is none;
-    raises as ``Extension.load``.
+    ``is_observed(node)``: whether somebody is told of the gradients that arrive at a node.  These are hooks of its
+    results (``register_hook``, ``retain_grad``) and of the node, and a backward under way that was asked for the
+    gradient of a result (``torch.autograd.grad``).
+
+    ``part(results)``: each of the results of one node that requires a gradient, and is no view, gets a node of its own
+    in front, where there are several.
     """
     module = extension().load()
     module.setup(BackwardCFunction)
-    is_observed: Callable[[Any], bool] = module.is_observed
-    return is_observed
+    return module
 
 
 @contextlib.contextmanager
