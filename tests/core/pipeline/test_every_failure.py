@@ -199,6 +199,7 @@ print("\\n".join(str(w.message).replace("\\n", " ") for w in caught))
 CALLS = {
     "the frame hook": ("frame_hook.cpp", 0, "capture"),
     "the guard tree": ("guard_tree.cpp", 0, None),
+    "the autograd nodes": ("nodes.cpp", 0, "runtime"),
     "the compiler's version": ("--version", 0, "codegen"),
     "the forward": ("unit.cpp", 0, "codegen"),
     "the backward": ("unit.cpp", 1, "codegen"),
@@ -207,6 +208,7 @@ CALLS = {
 WAYS = {
     "the frame hook": ["hangs"],
     "the guard tree": ["garbage"],
+    "the autograd nodes": ["status"],
     "the compiler's version": ["killed"],
     "the forward": ["status", "garbage"],
     "the backward": ["killed"],
@@ -224,7 +226,7 @@ def test_each_call_of_the_compiler_may_fail(call, how, tmp_path):
     script.chmod(0o700)
     log.mkdir()
     if stage != "capture":
-        put_native_parts(cache, with_guard_tree=stage is not None)
+        put_native_parts(cache, but=[call.removeprefix("the ")])
     changed = {"BREAK_ON": named, "BREAK_AFTER": str(after), "BREAK_HOW": how, "BREAK_LOG": str(log)}
     environment = {**os.environ, **changed, "CXX": str(script), "TURRET_CACHE_DIR": str(cache)}
     environment["TURRET_ON_ERROR"] = "fallback"
@@ -251,7 +253,7 @@ sysconfig.get_paths = lambda *args, **kwargs: {**real(*args, **kwargs), "include
 @pytest.mark.thorough
 def test_python_headers_may_be_missing(with_frame_hook, tmp_path):
     if with_frame_hook:
-        put_native_parts(tmp_path, with_guard_tree=False)
+        put_native_parts(tmp_path, but=["guard tree"])
     environment = {**os.environ, "TURRET_CACHE_DIR": str(tmp_path), "TURRET_ON_ERROR": "fallback"}
     command = [sys.executable, "-c", NO_HEADERS + PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
@@ -264,10 +266,17 @@ def test_python_headers_may_be_missing(with_frame_hook, tmp_path):
         assert re.search(r"stage 'capture' .* failed: .* needs the Python headers, and /nowhere lacks them", message)
 
 
-def put_native_parts(cache, with_guard_tree):
-    """Copy this process's native parts into another cache."""
+def put_native_parts(cache, but):
+    """Copy this process's native parts of capturing and of the runtime into another cache, ``but`` for some."""
     from turret.frames import guard_tree
+    from turret.graph.autograd import nodes
 
-    parts = [frame_hook.EXTENSION, *([guard_tree.extension()] if with_guard_tree else [])]
-    for part in parts:
+    parts = {
+        "frame hook": frame_hook.EXTENSION,
+        "guard tree": guard_tree.extension(),
+        "autograd nodes": nodes.extension(),
+    }
+    for name, part in parts.items():
+        if name in but:
+            continue
         ArtifactCache(cache).put(part.key(), ROLE, {part.library: part.content()})
