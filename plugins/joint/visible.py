@@ -18,12 +18,12 @@ def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSig
     """The signature of a graph whose results are collected, with what of them was computed of what.
 
     Not where a backward cannot end there: where inputs share memory, or an output lies in that of an input without
-    being a view of it.  A tensor with a hook of the program's own is left out: its gradient is known behind that alone.
+    being a view of it.
     """
     numbers = [n for n, o in enumerate(forward.described) if o.differentiable]
     if signature.bases or not signature.grad_enabled or any(forward.described[n].view_of is not None for n in numbers):
         return signature
-    candidates = [v for v in _candidates(signature) if not has_hook(_tensor(forward, v).grad_fn)]
+    candidates = [attrs.evolve(v, hooked=has_hook(_tensor(forward, v).grad_fn)) for v in _candidates(signature)]
     if not candidates:
         return signature
     found = computed_of([forward.tensors[n] for n in numbers], [_tensor(forward, v) for v in candidates])

@@ -18,14 +18,21 @@ from typing import Any
 import attrs
 import torch
 
+from turret.errors import UnsupportedError
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
 from turret.graph.autograd import nodes
 from turret.hooks.signature import GraphSignature
 from turret.torch_compat.autograd import current_graph_task, runs_node
 
-Until = Callable[[Any, Mapping[int, Any], tuple[int, ...]], Sequence[Any]]
-"""``until(root, gradients by graph outputs, stops)``: gradients of the inputs, then of the stops; ``root`` is the node
-that leads to the inputs."""
+Until = Callable[[Any, Mapping[int, Any], tuple[int, ...], Callable[[], list[torch.Tensor]]], Sequence[Any]]
+"""``until(root, gradients by graph outputs, stops, leading)``: gradients of the inputs, then of the stops.
+
+``root`` is the node that leads to the inputs, ``leading()`` are tensors whose gradients go to the stops."""
+
+_HOOKED = (
+    "the gradient was asked for of a result whose gradient goes through a hook that compiled code registered, and that "
+    "other results were computed of; have that hook registered by code that is not compiled (turret.disable)"
+)
 
 
 @attrs.frozen
@@ -34,6 +41,8 @@ class Group:
 
     outputs: tuple[int, ...]
     sources: tuple[int, ...]
+    is_hooked: bool
+    """Whether gradients of a source go through a hook of the program's own."""
 
 
 @attrs.define(eq=False)
@@ -103,7 +112,10 @@ class DerivedOutputs:
             if level:
                 groups.setdefault((level, described[n].computed_of), []).append(n)
         self._groups: list[list[tuple[Group, type[torch.autograd.Function]]]] = [[] for _ in range(max(self.levels))]
-        self._found = [(level, Group(tuple(outputs), sources)) for (level, sources), outputs in groups.items()]
+        self._found = [
+            (level, Group(tuple(outputs), sources, any(self._visible[k].hooked for k in sources)))
+            for (level, sources), outputs in groups.items()
+        ]
         self._derived = frozenset(n for n, level in enumerate(self.levels) if level)
         self._has_inputs = any(v.is_input for v in self._visible)
         self._saved: frozenset[int] | None = None
@@ -168,15 +180,17 @@ def _node(group: Group, until: Until) -> type[torch.autograd.Function]:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             arrived = {n: g for n, g in zip(group.outputs, gradients, strict=True) if g is not None}
-            is_run = runs_node(ctx.root)
-            if is_run and not any(map(is_observed, ctx.seen)):
+            is_run, is_followed = runs_node(ctx.root), torch.is_grad_enabled() and not group.is_hooked
+            if is_run and not is_followed and not any(map(is_observed, ctx.seen)):
                 ctx.backwards.running().tangents |= arrived
                 return nothing
             if not arrived:
                 return nothing
+            if group.is_hooked:
+                raise UnsupportedError(_HOOKED)
             torchs_callback = set_torchs_callback(None)
             try:
-                found = until(ctx.root, arrived, group.sources)
+                found = until(ctx.root, arrived, group.sources, lambda: _leading(ctx))
             finally:
                 set_torchs_callback(torchs_callback)
             split = len(found) - len(group.sources)
@@ -187,3 +201,9 @@ def _node(group: Group, until: Until) -> type[torch.autograd.Function]:
 
     keep_torch_out(Compiled.backward)
     return Compiled
+
+
+def _leading(node: Any) -> list[torch.Tensor]:
+    """Tensors without elements whose gradients go where the node's go, behind the anchor."""
+    leading_to = nodes.native().leading_to
+    return [leading_to(*edge) for edge in node.next_functions[1:]]

@@ -83,14 +83,16 @@ class Differentiation:
         try:
             return self.recorded(ctx, results, gradients, tangents)
         except DoubleBackwardError as error:
-            return _refusing_gradients(results, sources, error)
+            return _refusing_gradients(results, sources, double_backward.error(str(error)))
         finally:
             ctx.maybe_clear_saved_tensors()
 
-    def until(self, ctx: Any, given: Mapping[int, Any], stops: tuple[int, ...]) -> tuple[Any, ...]:
+    def until(
+        self, ctx: Any, given: Mapping[int, Any], stops: tuple[int, ...], leading: Callable[[], list[torch.Tensor]]
+    ) -> tuple[Any, ...]:
         """Gradients of the inputs, then of the ``stops``, from those of graph outputs that are computed of these.
 
-        What flows through a stop is left out of the others.
+        What flows through a stop is left out of the others.  ``leading()`` are tensors whose gradients go to the stops.
         """
         gradients = [given.get(n) for n in range(len(self.signature.graph_outputs))]
         if forward_ad_level() >= 0:
@@ -100,16 +102,50 @@ class Differentiation:
         backward = None if reason else self.for_stops(tuple(sorted(given)), stops)
         with torch.no_grad():
             if backward is None:
-                reason = reason or "is to end at results"
-                results = self.by_calls(ctx, gradients, reason, stops)
+                results = self.by_calls(ctx, gradients, reason or "is to end at a result", stops)
             else:
                 self.saved_inputs.check(saved)
                 tangents = backward.read_tangents(gradients, ctx.symbols)
                 results = backward.finish(backward.compiled()([*ctx.sizes, *saved, *tangents]))
         if not torch.is_grad_enabled():
             return results
-        error = double_backward.error("gradients of a result that others of the same graph are computed of have none")
-        return _refusing_gradients(results, _sources(ctx, gradients, saved), error)
+        try:
+            return self.recorded_until(ctx, results, given, stops, leading())
+        except DoubleBackwardError as error:
+            sources = _sources(ctx, gradients, saved)
+            return _refusing_gradients(results, sources, double_backward.error(str(error)))
+
+    def recorded_until(
+        self,
+        ctx: Any,
+        results: tuple[Any, ...],
+        given: Mapping[int, Any],
+        stops: tuple[int, ...],
+        leading: list[torch.Tensor],
+    ) -> tuple[Any, ...]:
+        """As ``recorded``, of gradients that end at ``stops``."""
+        numbers, split, made = sorted(given), len(results) - len(stops), list(results)
+        wanted = tuple(n for n, r in enumerate(results[:split]) if isinstance(r, torch.Tensor))
+        again = attrs.evolve(self.once_more(ctx, numbers, stops), wanted=wanted)
+        places = (*wanted, *range(split, len(results)))
+        attached = again.attach([results[n] for n in places], [given[n] for n in numbers], leading)
+        for n, value in zip(places, attached, strict=True):
+            made[n] = value
+        return tuple(made)
+
+    def once_more(
+        self, ctx: Any, outputs: Iterable[int], stops: tuple[int, ...] = (), reason: str = ""
+    ) -> double_backward.Again:
+        """The program's graph, to run once more for gradients of graph outputs, which end at ``stops``.
+
+        ``DoubleBackwardError`` where it would not give what the forward gave.  ``reason``: as of ``recorded``.
+        """
+        if self.inputs is None:
+            raise DoubleBackwardError(self.obstacle)
+        run = self.backward.recorded(reason)  # type: ignore[attr-defined]
+        inputs = tuple(self.inputs.find(ctx, ctx.given))
+        ends = tuple(self.signature.visible[n].index for n in stops)
+        return double_backward.Again(run, inputs, self.shown(outputs), (), self.apart, ends)
 
     def why_by_calls(self, gradients: Sequence[Any]) -> str:
         """Why these gradients are not for a compiled backward; empty where they are."""
@@ -127,18 +163,13 @@ class Differentiation:
         ``UnsupportedError`` where it would not give what the forward gave.
         """
         try:
-            if self.inputs is None:
-                raise DoubleBackwardError(self.obstacle)
-            run = self.backward.recorded(reason)  # type: ignore[attr-defined]
-            inputs = self.inputs.find(ctx, ctx.given)
+            once_more = self.once_more(ctx, self.differentiable, stops, reason)
         except DoubleBackwardError as error:
             raise UnsupportedError(
                 f"a compiled backward {reason}, and the graph cannot run once more in its place: {error}; run "
                 "the forward without turret.compile"
             ) from error
-        once_more = double_backward.Again(run, tuple(inputs), self.shown(self.differentiable), (), self.apart)
-        tangents = [gradients[n] for n in self.differentiable]
-        found = once_more.first(tangents, torch.is_grad_enabled(), [self.signature.visible[n].index for n in stops])
+        found = once_more.first([gradients[n] for n in self.differentiable], torch.is_grad_enabled())
         if not stops:
             ctx.maybe_clear_saved_tensors()
         return found
@@ -158,19 +189,12 @@ class Differentiation:
         self, ctx: Any, results: tuple[Any, ...], gradients: Sequence[Any], tangents: Sequence[torch.Tensor]
     ) -> tuple[Any, ...]:
         """Gradients that have gradients themselves; ``DoubleBackwardError`` where they cannot be had."""
-        if self.inputs is None:
-            raise double_backward.error(self.obstacle)
-        try:
-            run = self.backward.recorded()  # type: ignore[attr-defined]
-            inputs = self.inputs.find(ctx, ctx.given)
-        except DoubleBackwardError as error:
-            raise double_backward.error(str(error)) from None
         partial = any(gradients[n] is None for n in self.differentiable)
         given = [n for n in self.differentiable if not partial or gradients[n] is not None]
         if len(given) != len(tangents):
             given = list(self.differentiable)  # zeros stand in for the others
         wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
-        again = double_backward.Again(run, tuple(inputs), self.shown(given), wanted, self.apart)
+        again = attrs.evolve(self.once_more(ctx, given), wanted=wanted)
         made = list(results)
         for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
             made[n] = value

@@ -125,7 +125,8 @@ class Again:
 
     ``run`` is the program's graph, op by op; ``outputs`` are the positions of those of its outputs that ``tangents``
     (of the backward that gave the gradients) belong to, ``wanted`` those of the inputs whose gradients there are;
-    no gradient flows to those ``apart``.
+    no gradient flows to those ``apart``.  Gradients end at the outputs ``ends``, whose own come behind those of the
+    inputs: of all of them.
     """
 
     run: Callable[..., Outputs]
@@ -133,12 +134,10 @@ class Again:
     outputs: tuple[int, ...]
     wanted: tuple[int, ...]
     apart: tuple[int, ...]
+    ends: tuple[int, ...] = ()
 
-    def first(self, tangents: Sequence[Any], create_graph: bool, stops: Sequence[int] = ()) -> tuple[Any, ...]:
-        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``.
-
-        Gradients end at the outputs ``stops``, whose own come behind those of the inputs.
-        """
+    def first(self, tangents: Sequence[Any], create_graph: bool) -> tuple[Any, ...]:
+        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``."""
         with torch.enable_grad():
             inputs = list(self.inputs)
             asked = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.requires_grad]
@@ -148,7 +147,7 @@ class Again:
             results = self.run(*inputs)
         pairs = [(results[n], t) for n, t in zip(self.outputs, tangents, strict=True) if t is not None]
         pairs = [(r, t) for r, t in pairs if r.requires_grad]
-        ends = [results[n] for n in stops]
+        ends = [results[n] for n in self.ends]
         with stopped(ends):
             gradients = torch.autograd.grad(
                 [r for r, _ in pairs], [*(inputs[n] for n in asked), *ends], [t for _, t in pairs],
@@ -157,27 +156,34 @@ class Again:
         found = dict(zip([*asked, *range(len(inputs), len(inputs) + len(ends))], gradients, strict=True))
         return tuple(map(found.get, range(len(inputs) + len(ends))))
 
-    def attach(self, gradients: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The gradients, with a node behind them that leads to inputs and tangents."""
+    def attach(
+        self, gradients: Sequence[Any], tangents: Sequence[torch.Tensor], ends: Sequence[torch.Tensor] = ()
+    ) -> tuple[Any, ...]:
+        """The gradients, with a node behind them that leads to inputs and tangents, and by tensors to the ``ends``."""
         given = without_edges(self.inputs, self.apart)
         tensors = [g for g, v in zip(given, self.inputs, strict=True) if isinstance(v, torch.Tensor)]
         plain = tuple(None if isinstance(v, torch.Tensor) else v for v in self.inputs)
-        return _Attach.apply(attrs.evolve(self, inputs=plain), gradients, *tensors, *tangents)
+        return _Attach.apply(attrs.evolve(self, inputs=plain), gradients, *tensors, *tangents, *ends)
 
     def differentiate(self, tensors: Sequence[torch.Tensor], weights: Sequence[Any], create_graph: bool) -> list[Any]:
-        """Gradients of the weighted gradients for ``tensors``: those among the inputs, then the tangents."""
+        """Gradients of the weighted gradients for ``tensors``: those among the inputs, then the tangents, the ends."""
+        if self.ends and create_graph:
+            raise error("it was to have gradients itself, and is that of a result that others were computed of")
         with torch.enable_grad():
             # Aliases: a tangent may be computed from an input, and what leads there is for autograd to follow.
-            own = [v.view_as(v) if v.requires_grad else v for v in tensors]
+            own = [v.view_as(v) if v.requires_grad else v for v in tensors[: len(tensors) - len(self.ends)]]
             left = iter(own)
             inputs = [next(left) if value is None else value for value in self.inputs]
             results = self.run(*inputs)
             reached = [(results[n], t) for n, t in zip(self.outputs, left, strict=True) if results[n].requires_grad]
-            first = torch.autograd.grad(
-                [r for r, _ in reached], [inputs[n] for n in self.wanted], [t for _, t in reached],
-                create_graph=True, allow_unused=True,
-            )  # fmt: skip
-        return _gradients(own, first, weights, create_graph)
+            ends = [results[n] for n in self.ends]
+            with stopped(ends):
+                first = torch.autograd.grad(
+                    [r for r, _ in reached], [*(inputs[n] for n in self.wanted), *ends], [t for _, t in reached],
+                    create_graph=True, allow_unused=True,
+                )  # fmt: skip
+        with stopped(ends):
+            return _gradients([*own, *ends], first, weights, create_graph)
 
 
 def _gradients(
@@ -206,7 +212,7 @@ class _Attach(torch.autograd.Function):
         ctx.again = again
         ctx.save_for_backward(*values(tensors))
         ctx.set_materialize_grads(False)
-        return tuple(g.view_as(g) for g in gradients)
+        return tuple(g if g is None else g.view_as(g) for g in gradients)
 
     @staticmethod
     def backward(ctx: Any, *weights: Any) -> Any:

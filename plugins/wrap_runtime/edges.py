@@ -31,7 +31,10 @@ def unreached(signature: GraphSignature) -> tuple[int, ...]:
     return tuple(
         n
         for n, info in enumerate(signature.inputs)
-        if info.requires_grad and not info.reached_from and info.mutation is Mutation.NONE and info.replaced_by is None
+        if info.requires_grad
+        and not info.reached_from
+        and (info.mutation is Mutation.NONE or info.is_hidden_write)
+        and info.replaced_by is None
     )
 
 

@@ -18,7 +18,6 @@ from turret.hooks.signature import (
     OutputKind,
     ViewCall,
     ViewCreation,
-    Visible,
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
 from turret.plugins.wrap_runtime.derived import DerivedOutputs
@@ -128,10 +127,11 @@ def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> F
         effects[0 if info.updated is None else derived.levels[info.updated]] += _effects(n, info)
     makers: list[list[tuple[int, Maker]]] = [[] for _ in range(count)]
     last: list[tuple[int, Maker]] = []
+    shown = {v.index for v in signature.visible if not v.is_input}
     for n, output in enumerate(infos):
         if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
             makers[derived.levels[output.index]].append((n, _maker(output)))
-        elif Visible(n) in signature.visible:
+        elif n in shown:
             makers[0].append((n, _maker(output)))
         else:
             last.append((n, _maker(output)))

@@ -2,19 +2,21 @@
 
 A program works on vectors of three numbers: leaves, what was computed before it, and what it computes.  It takes and
 accumulates gradients, in the middle too, sets flags and hooks, writes in place, and may break its graph anywhere.
+Whoever calls it hooks some of the results, has them retain their gradients, or asks for those of some by others.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
 import turret
-from turret.errors import DoubleBackwardError
+from turret.errors import DoubleBackwardError, UnsupportedError
 
 HEAD = """import torch
 import turret
@@ -60,6 +62,8 @@ class Program:
     statements: tuple[str, ...]
     before: str
     names: tuple[str, ...]
+    asking: int | None = None
+    """What the caller asks of results is drawn from this; None: their gradients alone."""
 
     @property
     def source(self) -> str:
@@ -101,7 +105,11 @@ class _Writer:
 
     def program(self) -> Program:
         statements = [self.statement() for _ in range(self.random.randrange(2, 9))]
-        return Program(tuple(statements), self.random.choice(BEFORE), tuple(self.names))
+        program = Program(tuple(statements), self.random.choice(BEFORE), tuple(self.names))
+        # Hooks in a graph are behind those of its results, and which gradients have some is not known apart.
+        if any(word in program.source for word in ("register_hook", "create_graph=True")):
+            return program
+        return attrs.evolve(program, asking=self.random.randrange(1 << 30) if self.flag() else None)
 
     def name(self) -> str:
         return self.random.choice(self.names[-4:] if self.random.random() < 0.6 else self.names)
@@ -227,15 +235,58 @@ def outcome(program: Program, function: Callable) -> list[object]:
         try:
             results = function(*program.arguments(call, leaves))
             told += [_seen(r) for r in results]
-            differentiable = [r.sum() for r in results if isinstance(r, Tensor) and r.requires_grad]
-            if differentiable:
-                sum(differentiable[1:], differentiable[0]).backward()
+            differentiable = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
+            if differentiable and program.asking is None:
+                _sum(differentiable).backward()
+            elif differentiable:
+                told += _asked(random.Random(program.asking), differentiable, leaves)
             told += [_seen(leaf.grad) for leaf in leaves] + [_seen(leaf) for leaf in leaves]
         except (RuntimeError, TypeError, AttributeError) as error:
-            if isinstance(error, DoubleBackwardError) or any(words in str(error) for words in _OF_WHOLE_GRAPHS):
+            if isinstance(error, DoubleBackwardError | UnsupportedError) or any(
+                words in str(error) for words in _OF_WHOLE_GRAPHS
+            ):
                 return [*told, REFUSED]
             return [*told, "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__]
     return told
+
+
+def _sum(results: list[Tensor]) -> Tensor:
+    return torch.stack([(r * (n + 1)).sum() for n, r in enumerate(results)]).sum()
+
+
+def _asked(drawn: random.Random, results: list[Tensor], leaves: tuple[Tensor, Tensor]) -> list[object]:
+    """What a caller gets who hooks results and has them retain gradients, or takes gradients of some of them.
+
+    One node leads to all arguments of a graph, and autograd goes on from it to those that no gradient flows to, whose
+    hooks it calls without one: these calls do not count.  Nor does both happen: where gradients of some are asked for,
+    autograd goes through results that lead to none of these, too, and calls their hooks.
+    """
+    calls: list[list[Tensor]] = [[] for _ in results]
+
+    def hook(n: int, factor: int) -> Callable[[Any], Any]:
+        def called(gradient: Tensor | None) -> Tensor | None:
+            if gradient is None:
+                return None
+            calls[n].append(gradient.detach().clone())
+            return gradient * factor if factor > 1 else None
+
+        return called
+
+    takes = drawn.random() < 0.5
+    for n, result in enumerate(results):
+        if not takes and drawn.random() < 0.3:
+            result.register_hook(hook(n, drawn.choice((1, 1, 2))))
+        if not takes and drawn.random() < 0.3:
+            result.retain_grad()
+    some = [r for r in results if drawn.random() < 0.5] or results[-1:]
+    told: list[object] = []
+    if takes:
+        wanted = [t for t in (*results, *leaves) if drawn.random() < 0.4] or [results[0]]
+        roots = [r for r in results if drawn.random() < 0.4] or results[-1:]
+        found = torch.autograd.grad(_sum(roots), wanted, retain_graph=True, allow_unused=True)
+        told += [None if g is None else g.detach().clone() for g in found]
+    _sum(some).backward()
+    return [*map(_seen, told), *(_seen(r.grad) for r in results), *(_seen(g) for called in calls for g in called)]
 
 
 def _seen(value: object) -> object:

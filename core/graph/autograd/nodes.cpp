@@ -1,5 +1,5 @@
-// What torch's Python has no way to: whether anybody is told of the gradients that arrive at a node of autograd, and
-// nodes that hand their gradient on.
+// What torch's Python has no way to: whether anybody is told of the gradients that arrive at a node of autograd, nodes
+// that hand their gradient on, and tensors that lead to a node.
 #include <Python.h>
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -57,18 +57,35 @@ PyObject* setup(PyObject*, PyObject* base) {
   Py_RETURN_NONE;
 }
 
-PyObject* is_observed_node(PyObject*, PyObject* function) {
-  const int is_in_python = PyObject_IsInstance(function, function_class);
-  if (is_in_python < 0) return nullptr;
+// The node of an object of torch's; null, with an error set, for others.
+Pointer node_of(PyObject* object) {
+  const int is_in_python = PyObject_IsInstance(object, function_class);
+  if (is_in_python < 0) return {};
   if (is_in_python) {
-    const auto node = held(reinterpret_cast<THPFunction*>(function)->cdata);
-    return PyBool_FromLong(node && is_observed(node.get()));
+    Pointer node = held(reinterpret_cast<THPFunction*>(object)->cdata);
+    if (!node) PyErr_SetString(PyExc_RuntimeError, "a node of autograd that is gone");
+    return node;
   }
-  if (!torch::autograd::THPCppFunction_Check(function)) {
-    PyErr_Format(PyExc_TypeError, "expected a node of autograd, got %R", function);
-    return nullptr;
-  }
-  return PyBool_FromLong(is_observed(reinterpret_cast<torch::autograd::THPCppFunction*>(function)->cdata.get()));
+  if (torch::autograd::THPCppFunction_Check(object))
+    return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata;
+  PyErr_Format(PyExc_TypeError, "expected a node of autograd, got %R", object);
+  return {};
+}
+
+PyObject* is_observed_node(PyObject*, PyObject* object) {
+  const Pointer node = node_of(object);
+  return node ? PyBool_FromLong(is_observed(node.get())) : nullptr;
+}
+
+PyObject* leading_to(PyObject*, PyObject* arguments) {
+  PyObject* object;
+  unsigned int number;
+  if (!PyArg_ParseTuple(arguments, "OI:leading_to", &object, &number)) return nullptr;
+  Pointer node = node_of(object);
+  if (!node) return nullptr;
+  Variable tensor = at::empty({0});
+  torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(node), number));
+  return THPVariable_Wrap(tensor);
 }
 
 PyObject* part(PyObject*, PyObject* results) {
@@ -95,6 +112,7 @@ PyObject* part(PyObject*, PyObject* results) {
 PyMethodDef methods[] = {
     {"setup", setup, METH_O, nullptr},
     {"is_observed", is_observed_node, METH_O, nullptr},
+    {"leading_to", leading_to, METH_VARARGS, nullptr},
     {"part", part, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -41,6 +41,8 @@ def native() -> Any:
 
     ``part(results)``: each of the results of one node that requires a gradient, and is no view, gets a node of its own
     in front, where there are several.
+
+    ``leading_to(node, number)``: a tensor without elements whose gradient goes to a result of a node.
     """
     module = extension().load()
     module.setup(BackwardCFunction)
