@@ -14,7 +14,7 @@ from turret.hooks.signature import GraphSignature
 from turret.plan.sizes import Sizes, compile_layout, number_reader, size_reader
 from turret.plugins.wrap_runtime import edges, leaf_hooks
 from turret.plugins.wrap_runtime.autograd_outputs import AutogradOutputs
-from turret.plugins.wrap_runtime.derived import DerivedOutputs
+from turret.plugins.wrap_runtime.derived import DerivedOutputs, FromAbove
 from turret.plugins.wrap_runtime.differentiation import Differentiation
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.late_memory import LateTensors
@@ -35,8 +35,7 @@ def autograd_function(
 
     Tensors go to the backward through ``save_for_backward``, so hooks on saved tensors and version checks hold;
     sizes lie beside them.  ``write`` (writes that autograd does not see) runs inside the node, before tensors are
-    saved.  With gradients off the forward runs alone.  With ``derived``, what ``derived.begun`` takes is behind the
-    outputs of a call that is recorded, and those above level 0 are None.
+    saved.  With gradients off the forward runs alone.  ``derived`` outputs get nodes of their own later.
     """
     outputs = len(signature.graph_outputs)
     split = outputs + saved_tensors
@@ -68,27 +67,21 @@ def autograd_function(
             ctx.set_materialize_grads(False)
             if frozen:
                 ctx.mark_non_differentiable(*(results[n] for n in frozen if isinstance(results[n], torch.Tensor)))
-            if derived is None:
-                return tuple(results[:outputs])
-            shown, call = derived.take(results[:outputs], results[outputs:split])
-            ctx.backwards = call.backwards
-            return *shown, call, torch.empty(0)
+            if derived is not None:
+                ctx.from_above = FromAbove()
+            return tuple(results[:outputs])
 
-        backward = staticmethod(_backward(differentiate, derived, outputs))
+        backward = staticmethod(_backward(differentiate, derived is not None))
 
     keep_torch_out(Compiled.backward)
-    ends = [n for n in differentiate.differentiable if derived is None or not derived.levels[n]]
-    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart, outputs if len(ends) > 1 else 0)
+    ends = tuple(n for n in differentiate.differentiable if derived is None or not derived.levels[n])
+    return _recorded(Compiled, lambda inputs: compute(inputs)[:outputs], apart, ends if len(ends) > 1 else ())
 
 
-def _backward(differentiate: Differentiation, derived: DerivedOutputs | None, outputs: int) -> Callable[..., Any]:
+def _backward(differentiate: Differentiation, has_derived: bool) -> Callable[..., Any]:
     """The backward of the node that leads to the inputs."""
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        above = None
-        if derived is not None:
-            above = ctx.backwards.finished()
-            gradients = above.with_gradients(gradients[:outputs])
         for gradient in gradients:
             if gradient is not None:
                 torchs_callback = set_torchs_callback(None)
@@ -99,8 +92,8 @@ def _backward(differentiate: Differentiation, derived: DerivedOutputs | None, ou
                 break
         else:
             found = differentiate.nothing(len(ctx.needs_input_grad))
-        if above is not None:
-            found = above.added(found)
+        if has_derived:
+            found = ctx.from_above.added(found)
         for n in differentiate.differentiable:
             if gradients[n] is None:
                 leaf_hooks.spare(ctx, found)
@@ -146,12 +139,12 @@ def _recorded(
     node: type[torch.autograd.Function],
     run_alone: Callable[[Sequence[Any]], Sequence[Any]],
     apart: tuple[int, ...],
-    parted: int,
+    parted: tuple[int, ...],
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs)``: a node of autograd, without edges to inputs ``apart``, where gradients are on; else it runs
     alone.
 
-    The first ``parted`` results get nodes of their own in front, so that hooks of one are not called for the gradients
+    The ``parted`` results get nodes of their own in front, so that hooks of one are not called for the gradients
     of others.
     """
     part = nodes.native().part if parted else None
@@ -166,7 +159,7 @@ def _recorded(
                 return node.apply(*inputs)
             results = apply(*inputs)
             if part is not None:
-                part(results[:parted])
+                part([results[n] for n in parted])
             return results
         return run_alone(inputs)
 

@@ -138,11 +138,10 @@ def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> F
     replaced, complete, grad_after = _replacer(signature), _completer(infos), signature.grad_enabled_after
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
-        results, made = list(results), [None] * len(infos)
-        call = derived.begun(results)
+        made: list[Any] = [None] * len(infos)
         for level in range(count):
-            if level and call is not None:
-                derived.attach(level, call, results, inputs, made)
+            if level:
+                derived.attach(level, results, inputs, made)
             for effect in effects[level]:
                 effect(inputs, results, sizes)
             for n, make in makers[level]:

@@ -1,7 +1,9 @@
-// What torch's Python has no way to: whether anybody is told of the gradients that arrive at a node of autograd, nodes
-// that hand their gradient on, and tensors that lead to a node.
+// Nodes of autograd that torch's Python cannot make: those of one result among several of a node, and those of results
+// that were computed of others.  And tensors that lead to a node.
 #include <Python.h>
 
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_function.h>
@@ -15,6 +17,14 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 using Pointer = decltype(Edge::function);  // shared in some releases of torch, intrusive in others
 
+template <class Made, class Held, class... Arguments>
+Held make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<Held, std::shared_ptr<Node>>)
+    return Held(new Made(std::forward<Arguments>(arguments)...));
+  else
+    return c10::make_intrusive<Made>(std::forward<Arguments>(arguments)...);
+}
+
 // The node of one among several results of a node.
 struct Result : Node {
   explicit Result(Edge next) : Node(std::vector<Edge>{std::move(next)}) {}
@@ -22,12 +32,107 @@ struct Result : Node {
   variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
 };
 
-template <class Made>
-Made make_result(Edge next) {
-  if constexpr (std::is_same_v<Made, std::shared_ptr<Node>>)
-    return Made(new Result(std::move(next)));
-  else
-    return c10::make_intrusive<Result>(std::move(next));
+// Whether the backward that runs was asked for the gradient of a result of a node.
+bool is_captured(Node* node) {
+  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
+  if (tasks == nullptr) return false;
+  const auto found = tasks->find(node);
+  return found != tasks->end() && found->second.captures_ && !found->second.captures_->empty();
+}
+
+// Whether the backward that runs goes through a node that leads on.
+bool is_run(Node* node) {
+  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
+  if (tasks == nullptr || tasks->empty()) return true;
+  const auto found = tasks->find(node);
+  return found != tasks->end() && found->second.should_execute();
+}
+
+// Whether somebody is told of the gradients that arrive at a node.
+bool is_observed(Node* node) {
+  return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty() ||
+         is_captured(node);
+}
+
+// What all calls of a graph have in common: ``cut(root, gradients, edges)`` gives gradients of the sources.
+struct Group {
+  PyObject* cut;
+  bool is_hooked;
+
+  ~Group() {
+    if (!Py_IsInitialized()) return;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_DECREF(cut);
+    PyGILState_Release(state);
+  }
+};
+
+// The node of results that were computed of others, the sources.  It leads to the node of them all, the root, and to the
+// sources.  As long as nobody looks at these, gradients go to the root, which computes with those of all results.
+struct Derived : Node {
+  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Node*> seen)
+      : Node(std::move(next)), group(std::move(group)), results(results), seen(std::move(seen)) {}
+
+  std::string name() const override { return "DerivedBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    variable_list found(num_outputs());
+    bool is_there = false;
+    for (const Variable& gradient : gradients) is_there |= gradient.defined();
+    if (!is_there) return found;
+    if (goes_to_root())
+      std::move(gradients.begin(), gradients.end(), found.begin());
+    else
+      cut(gradients, found);
+    return found;
+  }
+
+  bool goes_to_root() const {
+    if (!is_run(next_edge(0).function.get()) || (at::GradMode::is_enabled() && !group->is_hooked)) return false;
+    for (Node* node : seen)
+      if (is_observed(node)) return false;
+    return true;
+  }
+
+  void cut(const variable_list& gradients, variable_list& found) const {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject* given = PyTuple_New(gradients.size());
+    for (size_t n = 0; n < gradients.size(); n++) PyTuple_SET_ITEM(given, n, THPVariable_Wrap(gradients[n]));
+    PyObject* edges = PyTuple_New(num_outputs() - results);
+    for (size_t n = results; n < num_outputs(); n++) {
+      const Edge& edge = next_edge(n);
+      PyObject* function = torch::autograd::functionToPyObject(edge.function);
+      PyTuple_SET_ITEM(edges, n - results, Py_BuildValue("NI", function, edge.input_nr));
+    }
+    PyObject* root = torch::autograd::functionToPyObject(next_edge(0).function);
+    PyObject* made = PyObject_CallFunctionObjArgs(group->cut, root, given, edges, nullptr);
+    Py_DECREF(root);
+    Py_DECREF(edges);
+    Py_DECREF(given);
+    if (made == nullptr) {
+      python_error error;
+      error.persist();
+      PyGILState_Release(state);
+      throw error;
+    }
+    for (size_t n = results; n < num_outputs(); n++) {
+      PyObject* item = PyTuple_GET_ITEM(made, n - results);
+      if (item != Py_None) found[n] = THPVariable_Unpack(item);
+    }
+    Py_DECREF(made);
+    PyGILState_Release(state);
+  }
+
+  std::shared_ptr<Group> group;
+  size_t results;
+  std::vector<Node*> seen;
+};
+
+PyObject* function_class = nullptr;
+
+PyObject* setup(PyObject*, PyObject* base) {
+  Py_XSETREF(function_class, Py_NewRef(base));
+  Py_RETURN_NONE;
 }
 
 template <class Held>
@@ -36,25 +141,6 @@ auto held(const Held& pointer) {
     return pointer.lock();
   else
     return pointer;
-}
-
-bool is_captured(Node* node) {
-  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
-  if (tasks == nullptr) return false;
-  const auto found = tasks->find(node);
-  return found != tasks->end() && found->second.captures_ && !found->second.captures_->empty();
-}
-
-bool is_observed(Node* node) {
-  return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty() ||
-         is_captured(node);
-}
-
-PyObject* function_class = nullptr;
-
-PyObject* setup(PyObject*, PyObject* base) {
-  Py_XSETREF(function_class, Py_NewRef(base));
-  Py_RETURN_NONE;
 }
 
 // The node of an object of torch's; null, with an error set, for others.
@@ -72,11 +158,6 @@ Pointer node_of(PyObject* object) {
   return {};
 }
 
-PyObject* is_observed_node(PyObject*, PyObject* object) {
-  const Pointer node = node_of(object);
-  return node ? PyBool_FromLong(is_observed(node.get())) : nullptr;
-}
-
 PyObject* leading_to(PyObject*, PyObject* arguments) {
   PyObject* object;
   unsigned int number;
@@ -88,30 +169,85 @@ PyObject* leading_to(PyObject*, PyObject* arguments) {
   return THPVariable_Wrap(tensor);
 }
 
-PyObject* part(PyObject*, PyObject* results) {
-  PyObject* items = PySequence_Fast(results, "expected a sequence of results");
-  if (items == nullptr) return nullptr;
-  std::vector<Variable> tensors;
+// The tensors of a sequence in which all are such; false, with an error set, for others.
+bool tensors_of(PyObject* sequence, std::vector<Variable>& tensors) {
+  PyObject* items = PySequence_Fast(sequence, "expected a sequence of tensors");
+  if (items == nullptr) return false;
   for (Py_ssize_t n = 0; n < PySequence_Fast_GET_SIZE(items); n++) {
     PyObject* item = PySequence_Fast_GET_ITEM(items, n);
-    if (!THPVariable_Check(item)) continue;
-    const Variable& tensor = THPVariable_Unpack(item);
-    if (tensor.requires_grad() && !tensor.is_leaf() && !tensor.is_view()) tensors.push_back(tensor);
+    if (!THPVariable_Check(item)) {
+      PyErr_Format(PyExc_TypeError, "expected a tensor, got %R", item);
+      Py_DECREF(items);
+      return false;
+    }
+    tensors.push_back(THPVariable_Unpack(item));
   }
   Py_DECREF(items);
-  if (tensors.size() > 1) {
-    for (const Variable& tensor : tensors) {
-      Pointer node = make_result<Pointer>(torch::autograd::impl::gradient_edge(tensor));
-      node->add_input_metadata(tensor);
-      torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(node), 0));
-    }
+  return true;
+}
+
+// Gives a result the node that its gradient goes to from now on.
+void set_node(const Variable& result, const Pointer& node) {
+  const uint32_t number = node->add_input_metadata(result);
+  torch::autograd::impl::set_gradient_edge(result, Edge(node, number));
+}
+
+void part_results(const std::vector<Variable>& results) {
+  if (results.size() < 2) return;
+  for (const Variable& result : results)
+    if (result.requires_grad() && !result.is_leaf() && !result.is_view())
+      set_node(result, make_node<Result, Pointer>(torch::autograd::impl::gradient_edge(result)));
+}
+
+PyObject* part(PyObject*, PyObject* results) {
+  std::vector<Variable> tensors;
+  if (!tensors_of(results, tensors)) return nullptr;
+  part_results(tensors);
+  Py_RETURN_NONE;
+}
+
+constexpr const char* GROUP = "turret.autograd.group";
+
+void drop_group(PyObject* capsule) {
+  delete static_cast<std::shared_ptr<Group>*>(PyCapsule_GetPointer(capsule, GROUP));
+}
+
+PyObject* group(PyObject*, PyObject* arguments) {
+  PyObject* cut;
+  int is_hooked;
+  if (!PyArg_ParseTuple(arguments, "Op:group", &cut, &is_hooked)) return nullptr;
+  auto made = std::make_shared<Group>(Py_NewRef(cut), bool(is_hooked));
+  return PyCapsule_New(new std::shared_ptr<Group>(std::move(made)), GROUP, drop_group);
+}
+
+PyObject* derive(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *made, *of;
+  if (!PyArg_ParseTuple(arguments, "OOO:derive", &capsule, &made, &of)) return nullptr;
+  auto* group = static_cast<std::shared_ptr<Group>*>(PyCapsule_GetPointer(capsule, GROUP));
+  std::vector<Variable> results, sources;
+  if (group == nullptr || !tensors_of(made, results) || !tensors_of(of, sources)) return nullptr;
+  std::vector<Edge> next;
+  for (const Variable& result : results) {
+    if (!result.requires_grad()) Py_RETURN_NONE;  // autograd records none of it
+    next.push_back(torch::autograd::impl::gradient_edge(result));
   }
+  std::vector<Node*> seen;
+  for (const Variable& source : sources) {
+    next.push_back(torch::autograd::impl::gradient_edge(source));
+    seen.push_back(next.back().function.get());
+    // A view that was written to shares its history with what it views.
+    if (source.is_view() && source._base().grad_fn()) seen.push_back(source._base().grad_fn().get());
+  }
+  const Pointer node = make_node<Derived, Pointer>(*group, std::move(next), results.size(), std::move(seen));
+  for (const Variable& result : results) set_node(result, node);
+  part_results(results);
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
     {"setup", setup, METH_O, nullptr},
-    {"is_observed", is_observed_node, METH_O, nullptr},
+    {"group", group, METH_VARARGS, nullptr},
+    {"derive", derive, METH_VARARGS, nullptr},
     {"leading_to", leading_to, METH_VARARGS, nullptr},
     {"part", part, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -1,4 +1,4 @@
-"""Nodes of autograd's graph: who is told of the gradients that arrive at one, and where gradients end."""
+"""Nodes of autograd's graph for results, and where gradients end."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ def extension() -> Extension:
 def native() -> Any:
     """The native part.  Builds it where it is not there; raises as ``Extension.load``.
 
-    ``is_observed(node)``: whether somebody is told of the gradients that arrive at a node.  These are hooks of its
-    results (``register_hook``, ``retain_grad``) and of the node, and a backward under way that was asked for the
-    gradient of a result (``torch.autograd.grad``).
+    ``part(results)``: each of several results of one node that requires a gradient, and is no view, gets a node of its
+    own in front: autograd calls hooks of all results of a node for the gradient of one.
 
-    ``part(results)``: each of the results of one node that requires a gradient, and is no view, gets a node of its own
-    in front, where there are several.
+    ``derive(group, results, sources)``: the same for results that were computed of ``sources``, with a node that leads
+    to that of the results and to the sources.  Where nobody is told of gradients of a source, gradients go on to the
+    former; else those of the sources are what ``cut`` of ``group(cut, is_hooked)`` computes: a tuple of
+    ``cut(node of the results, their gradients, (node, number) of each source)``.  They are told by hooks of a source
+    (``register_hook``, ``retain_grad``), in a backward that was asked for its gradient (``torch.autograd.grad``), and,
+    but where it is ``is_hooked``, in one that gives gradients with a history (``create_graph``).
 
     ``leading_to(node, number)``: a tensor without elements whose gradient goes to a result of a node.
     """
