@@ -23,15 +23,15 @@ def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSig
     numbers = [n for n, o in enumerate(forward.described) if o.differentiable]
     if signature.bases or not signature.grad_enabled or any(forward.described[n].view_of is not None for n in numbers):
         return signature
-    candidates = [attrs.evolve(v, hooked=has_hook(_tensor(forward, v).grad_fn)) for v in _candidates(signature)]
-    if not candidates:
-        return signature
-    found = computed_of([forward.tensors[n] for n in numbers], [_tensor(forward, v) for v in candidates])
+    candidates = list(_candidates(signature))
+    tensors = [_tensor(forward, v) for v in candidates]
+    found = computed_of([forward.tensors[n] for n in numbers], tensors) if candidates else []
     used = sorted({k for sources in found for k in sources})
-    places = {k: place for place, k in enumerate(used)}
+    if not used:
+        return signature
     for n, sources in zip(numbers, found, strict=True):
-        forward.described[n] = attrs.evolve(forward.described[n], computed_of=tuple(places[k] for k in sources))
-    visible = tuple(candidates[k] for k in used)
+        forward.described[n] = attrs.evolve(forward.described[n], computed_of=tuple(map(used.index, sources)))
+    visible = tuple(attrs.evolve(candidates[k], hooked=has_hook(tensors[k].grad_fn)) for k in used)
     return attrs.evolve(signature, graph_outputs=tuple(forward.described), visible=visible)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 
 from turret.graph.externs import resolve_op
@@ -120,36 +121,49 @@ def finisher(signature: GraphSignature, derived: DerivedOutputs | None = None) -
     return finish
 
 
-def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> Finisher:
-    infos, count = (*signature.outputs, *signature.hidden), 1 + max(derived.levels)
-    effects: list[list[Effect]] = [[] for _ in range(count)]
+@attrs.frozen(eq=False)
+class _Stage:
+    """What is done when the outputs of a level have their nodes: effects on inputs, and results of the program."""
+
+    effects: list[Effect] = attrs.field(factory=list)
+    makers: list[tuple[int, Maker]] = attrs.field(factory=list)
+
+    def run(self, inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes, made: list[Any]) -> None:
+        """Do it; results go to their places in ``made``."""
+        for effect in self.effects:
+            effect(inputs, results, sizes)
+        for n, make in self.makers:
+            made[n] = make(inputs, results, sizes)
+
+
+def _stages(signature: GraphSignature, derived: DerivedOutputs) -> list[_Stage]:
+    """A stage for each level, and the one behind the last."""
+    stages = [_Stage() for _ in range(max(derived.levels) + 2)]
     for n, info in enumerate(signature.inputs):
-        effects[0 if info.updated is None else derived.levels[info.updated]] += _effects(n, info)
-    makers: list[list[tuple[int, Maker]]] = [[] for _ in range(count)]
-    last: list[tuple[int, Maker]] = []
-    shown = {v.index for v in signature.visible if not v.is_input}
-    for n, output in enumerate(infos):
+        stages[0 if info.updated is None else derived.levels[info.updated]].effects.extend(_effects(n, info))
+    replace = _replacer(signature)
+    if replace is not None:
+        stages[-1].effects.append(replace)
+    views = {v.index for v in signature.visible if not v.is_input and v.graph_output is None}
+    for n, output in enumerate((*signature.outputs, *signature.hidden)):
+        level = 0 if n in views else -1
         if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
-            makers[derived.levels[output.index]].append((n, _maker(output)))
-        elif n in shown:
-            makers[0].append((n, _maker(output)))
-        else:
-            last.append((n, _maker(output)))
-    replaced, complete, grad_after = _replacer(signature), _completer(infos), signature.grad_enabled_after
+            level = derived.levels[output.index]
+        stages[level].makers.append((n, _maker(output)))
+    return stages
+
+
+def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> Finisher:
+    infos, (first, *above, last) = (*signature.outputs, *signature.hidden), _stages(signature, derived)
+    complete, grad_after = _completer(infos), signature.grad_enabled_after
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
         made: list[Any] = [None] * len(infos)
-        for level in range(count):
-            if level:
-                derived.attach(level, results, inputs, made)
-            for effect in effects[level]:
-                effect(inputs, results, sizes)
-            for n, make in makers[level]:
-                made[n] = make(inputs, results, sizes)
-        if replaced is not None:
-            replaced(inputs, results, sizes)
-        for n, make in last:
-            made[n] = make(inputs, results, sizes)
+        first.run(inputs, results, sizes, made)
+        for level, stage in enumerate(above, 1):
+            derived.attach(level, results, inputs, made)
+            stage.run(inputs, results, sizes, made)
+        last.run(inputs, results, sizes, made)
         if complete is not None:
             complete(made, sizes)
         if grad_after is not None:

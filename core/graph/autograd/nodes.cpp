@@ -30,6 +30,10 @@ struct Result : Node {
   explicit Result(Edge next) : Node(std::vector<Edge>{std::move(next)}) {}
   std::string name() const override { return "ResultBackward"; }
   variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+  variable_list apply_with_saved(const variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables&) override {
+    return gradients;
+  }
 };
 
 // Whether the backward that runs was asked for the gradient of a result of a node.
@@ -87,11 +91,26 @@ struct Derived : Node {
     return found;
   }
 
-  bool goes_to_root() const {
-    if (!is_run(next_edge(0).function.get()) || (at::GradMode::is_enabled() && !group->is_hooked)) return false;
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+  // Torch's compiled autograd, which traces a backward.
+  variable_list apply_with_saved(const variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables&) override {
+    TORCH_CHECK(!has_observed_source(), "torch's compiled autograd goes over results of Turret of which one has hooks "
+                "or retains its gradient, and others were computed of it; run this backward without it");
+    variable_list found(num_outputs());
+    std::copy(gradients.begin(), gradients.end(), found.begin());
+    return found;
+  }
+
+  bool has_observed_source() const {
     for (Node* node : seen)
-      if (is_observed(node)) return false;
-    return true;
+      if (is_observed(node)) return true;
+    return false;
+  }
+
+  bool goes_to_root() const {
+    const bool is_followed = at::GradMode::is_enabled() && !group->is_hooked;
+    return is_run(next_edge(0).function.get()) && !is_followed && !has_observed_source();
   }
 
   void cut(const variable_list& gradients, variable_list& found) const {

@@ -90,6 +90,9 @@ def native_folder(tmp_path, monkeypatch):
     return tmp_path / "prefix" / "native"
 
 
+PARTS = ("frame hook", "guard tree", "autograd nodes", "kernel launcher", "graph patcher")
+
+
 def _native_parts(capsys):
     """What ``doctor`` prints of the native parts: the line, and the one behind it."""
     cli.main(["doctor"])
@@ -105,7 +108,7 @@ def test_build_makes_every_native_part_once_and_doctor_says_so(capsys, folder, n
         assert cli.main(["build"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [text.split(":")[0].split(maxsplit=1) for text in lines] == [
-            [state, "frame hook"], [state, "guard tree"], [state, "autograd nodes"], [state, "kernel launcher"], [state, "graph patcher"]
+            [state, part] for part in PARTS
         ]  # fmt: skip
     contents = {path.name: path.read_bytes() for path in native_folder.glob("*/*")}
     assert contents == {f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree", "nodes")} | {
