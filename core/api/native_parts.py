@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from turret.frames import frame_hook, guard_tree
+from turret.plan.launch import fresh_tensors
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER
 from turret.storage import prebuilt
 from turret.storage.extension import Extension
@@ -39,6 +40,7 @@ def parts() -> tuple[Part, ...]:
     return (
         _extension("frame hook", frame_hook.EXTENSION),
         _extension("guard tree", guard_tree.extension()),
+        _extension("tensor maker", fresh_tensors.extension()),
         *(Part(made.purpose, made.key(), made.file, made.compile) for made in (LAUNCHER, GRAPHS)),
     )
 

@@ -285,6 +285,7 @@ def run(model: str, kind: str, options: argparse.Namespace) -> list[Result]:
         result.error = _error(seen, eager[0], training)
         result.state_error = measure.relative_error(state, eager[1])
         _judge(result, options)
+        print(report([result]), file=sys.stderr, flush=True)  # systems before one that never ends are known
     return results
 
 

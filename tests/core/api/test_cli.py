@@ -105,10 +105,13 @@ def test_build_makes_every_native_part_once_and_doctor_says_so(capsys, folder, n
         assert cli.main(["build"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [text.split(":")[0].split(maxsplit=1) for text in lines] == [
-            [state, "frame hook"], [state, "guard tree"], [state, "kernel launcher"], [state, "graph patcher"]
+            [state, "frame hook"], [state, "guard tree"], [state, "tensor maker"],
+            [state, "kernel launcher"], [state, "graph patcher"],
         ]  # fmt: skip
     contents = {path.name: path.read_bytes() for path in native_folder.glob("*/*")}
-    assert contents == {f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree")} | {
+    assert contents == {
+        f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree", "fresh_tensors")
+    } | {
         "launcher.so": b"launcher",
         "graphs.so": b"graphs",
     }
@@ -121,7 +124,7 @@ def test_build_removes_what_older_sources_left(capsys, native_folder):
     (native_folder / ("1" * 64) / ".new-1").mkdir(parents=True)
     assert cli.main(["build"]) == 0
     assert "removed 2 libraries" in capsys.readouterr().out
-    assert len(list(native_folder.iterdir())) == 4 and not (native_folder / ("0" * 64)).exists()
+    assert len(list(native_folder.iterdir())) == 5 and not (native_folder / ("0" * 64)).exists()
 
 
 def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, monkeypatch):
@@ -131,7 +134,7 @@ def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, 
     monkeypatch.setattr(Extension, "build", fail)
     assert cli.main(["build"]) == 1
     out, err = capsys.readouterr()
-    assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 2 and "no headers" in err
+    assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 3 and "no headers" in err
     assert out.startswith("built    kernel launcher") and len(list(native_folder.iterdir())) == 2
 
 
