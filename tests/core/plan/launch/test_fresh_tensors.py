@@ -85,5 +85,6 @@ def test_what_cannot_be_made_is_an_error_that_says_so() -> None:
         tensor_maker(CPU, [4], [Placed((1,), (1,), torch.float32, 0)], [1])
     with pytest.raises(TypeError, match="no arguments"):
         tensor_maker(CPU, [4], [Placed((1,), (1,), torch.float32, 0)], [])(1)  # type: ignore[call-arg]
+    somebodys = torch.frombuffer(bytearray(4), dtype=torch.float32)
     with pytest.raises(ValueError, match="no allocator"):
-        load().maker(torch.frombuffer(bytearray(4), dtype=torch.float32)._cdata, (4,), (), ())
+        load().maker(somebodys._cdata, (4,), (), ())
