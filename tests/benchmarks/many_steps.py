@@ -353,8 +353,7 @@ def main(arguments: list[str] | None = None) -> int:
         with torch.backends.cudnn.flags(
             enabled=True, allow_tf32=options.dtype != "float32"
         ):  # convolutions as exact as products
-            results += (found := run(model, kind, options))
-        print(report(found), file=sys.stderr, flush=True)
+            results += run(model, kind, options)
         if options.json:
             options.json.write_text(json.dumps([attrs.asdict(r) for r in results], indent=1))
     print(report(results))
