@@ -9,6 +9,7 @@ import attrs
 
 from turret.frames import frame_hook, guard_tree
 from turret.graph.autograd import nodes
+from turret.plan.launch import fresh_tensors
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER
 from turret.storage import prebuilt
 from turret.storage.extension import Extension
@@ -41,6 +42,7 @@ def parts() -> tuple[Part, ...]:
         _extension("frame hook", frame_hook.EXTENSION),
         _extension("guard tree", guard_tree.extension()),
         _extension("autograd nodes", nodes.extension()),
+        _extension("tensor maker", fresh_tensors.extension()),
         *(Part(made.purpose, made.key(), made.file, made.compile) for made in (LAUNCHER, GRAPHS)),
     )
 

@@ -24,6 +24,24 @@ Allocator = Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]
 """``empty(shape, stride, dtype)``: an uninitialised tensor."""
 
 
+@attrs.frozen
+class Placed:
+    """A tensor in block number ``block`` of memory, ``offset`` elements behind where that begins."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    block: int
+    offset: int = 0
+
+
+MakesMany = Callable[
+    [Sequence[int], Sequence[Placed], Sequence[int]], Callable[[], tuple[list[torch.Tensor], list[int]]]
+]
+"""``maker(nbytes, tensors, told) -> make``: ``make()`` gives uninitialised tensors in blocks of so many bytes that it
+takes anew, and the addresses of those of them that ``told`` numbers, in its order."""
+
+
 class KernelFamily(enum.Enum):
     """Whose results a device's eager kernels have where ATen's own two families differ (NaN, roundings, layouts)."""
 
@@ -211,6 +229,10 @@ class Device(abc.ABC):
             return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
         return through_dispatcher
+
+    def makes_many(self, device: torch.device) -> MakesMany | None:
+        """What makes many tensors in one call, as ``allocator`` makes one; None where nothing does."""
+        return None
 
     def times(self, index: int, run: Callable[[], Any], prepare: Callable[[], Any], repeats: int) -> list[float]:
         """Milliseconds that each of ``repeats`` runs takes; ``prepare`` comes before each, and is not counted."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.hooks.devices import Allocator, Device
+from turret.hooks.devices import Allocator, Device, MakesMany
 from turret.hooks.graph_capture import GraphCapture, extent
 from turret.hooks.products import Role
 from turret.plugins.cudagraphs.plans.generator_states import GeneratorStates
@@ -143,19 +143,21 @@ class Work(abc.ABC):
 
 @attrs.frozen(eq=False)
 class RecordingDevice:
-    """Where work runs: one device, what records on it, its allocator and its current stream."""
+    """Where work runs: one device, what records on it, its allocators and its current stream."""
 
     device: torch.device
     capture: GraphCapture
     empty: Allocator
     current_stream: Callable[[], int]
+    makes_many: MakesMany | None = None
 
     @classmethod
     def of(cls, device: Device, where: torch.device) -> RecordingDevice:
         """Where work on one device is recorded, of a kind that records."""
         assert device.graphs is not None  # plans of devices without it have an obstacle that says so
         where = torch.device(where.type, where.index if where.index is not None else device.current_index())
-        return cls(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
+        many = device.makes_many(where)
+        return cls(where, device.graphs, device.allocator(where), device.stream_getter(where.index), many)
 
     @property
     def index(self) -> int:

@@ -19,6 +19,7 @@ from turret.hooks.devices import (
     Costs,
     Device,
     KernelFamily,
+    MakesMany,
     PlanLibrary,
     ProductCosts,
     ProductTime,
@@ -135,6 +136,11 @@ class Cuda(Device):
             return (direct if current() == index else through_dispatcher)(shape, stride, dtype)
 
         return on_device
+
+    def makes_many(self, device: torch.device) -> MakesMany:
+        from turret.plan.launch.fresh_tensors import tensor_maker  # who records nothing has no use for it
+
+        return functools.partial(tensor_maker, device)
 
     def times(self, index: int, run: Callable[[], Any], prepare: Callable[[], Any], repeats: int) -> list[float]:
         events = []

@@ -285,6 +285,7 @@ def run(model: str, kind: str, options: argparse.Namespace) -> list[Result]:
         result.error = _error(seen, eager[0], training)
         result.state_error = measure.relative_error(state, eager[1])
         _judge(result, options)
+        print(report([result]), file=sys.stderr, flush=True)  # systems before one that never ends are known
     return results
 
 
@@ -352,8 +353,7 @@ def main(arguments: list[str] | None = None) -> int:
         with torch.backends.cudnn.flags(
             enabled=True, allow_tf32=options.dtype != "float32"
         ):  # convolutions as exact as products
-            results += (found := run(model, kind, options))
-        print(report(found), file=sys.stderr, flush=True)
+            results += run(model, kind, options)
         if options.json:
             options.json.write_text(json.dumps([attrs.asdict(r) for r in results], indent=1))
     print(report(results))

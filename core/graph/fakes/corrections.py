@@ -540,7 +540,22 @@ def _zeros(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> torch.Tensor
     return made if forward_ad_level() >= 0 else made.new_empty(made.shape)
 
 
+def _efficient_attention_backward(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Torch's own takes no ``out``, so that each argument behind it is taken for the next one (at least up to 2.13)."""
+    query, key, value, bias = args[1:5]
+    if kwargs.get("shared_storage_dqdkdv"):
+        of_all = query.new_empty((*query.shape[:-2], 3, *query.shape[-2:]))
+        gradients = [of_all.select(-3, n) for n in range(3)]
+    else:
+        gradients = [x.new_empty(x.shape) for x in (query, key, value)]
+    if bias is None or not args[15]:
+        return (*gradients, query.new_empty(()))
+    columns = bias.shape[-1]  # rows are written in whole pieces of 16
+    return (*gradients, bias.new_empty((*bias.shape[:-1], (columns + 15) // 16 * 16)).narrow(-1, 0, columns))
+
+
 _CORRECTIONS: dict[Any, Callable[[Run, Arguments, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
+    aten._efficient_attention_backward.default: _efficient_attention_backward,
     aten._efficientzerotensor.default: _zeros,
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import platform
 import tempfile
@@ -39,7 +40,7 @@ class DriverLibrary:
     prototypes: Mapping[str, tuple[Any, ...]]
     enums: Enums = ()
 
-    @property
+    @functools.cached_property
     def file(self) -> str:
         return f"{self.source.stem}.so"
 

@@ -141,9 +141,18 @@ class FreshGraphs:
         why = mismatch(nodes[0], args) if nodes else ""
         moved = function.statics_that_moved(nodes, args)
         making = Making(
-            self.recording_device, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why
+            self.recording_device,
+            pool,
+            state,
+            moved=moved,
+            copies=self.copies,
+            copied=function.copied,
+            number=next(self._numbers),
+            why=why,
         )
         node = make_node(making, function.work, function.name, key, args, self.pools_outputs)
+        if node.recorded.is_typical:
+            function.copied |= node.recorded.copied
         function.check_copies(node)
         function.note(node, why)
         return node

@@ -17,7 +17,7 @@ from turret.plan.executor import failed_op
 from turret.plugins.cudagraphs.plans.padding import first_samples
 from turret.plugins.cudagraphs.recording.any_size import ANY_SIZE, why_not
 from turret.plugins.cudagraphs.recording.node import Node
-from turret.plugins.cudagraphs.recording.recorder import NotRecordable
+from turret.plugins.cudagraphs.recording.recorder import Item, NotRecordable
 from turret.plugins.cudagraphs.work import Key, RecordingDevice, Work
 
 SIZES_AT_ONCE = 2
@@ -93,6 +93,9 @@ class Graphed:
         """No call will be recorded, whatever its sizes."""
         self.sizes: set[Key] = set()
         self.moved: frozenset[int] = frozenset()
+        self.copied: dict[Item, str] = {}
+        """Results that recordings copy, and why: that is seldom another matter at another size, and costs recordings to
+        find out."""
         self.refused: dict[Key, str] = {}
         self.plain_calls: Counter[str] = Counter()
         self.rerecordings: list[str] = []

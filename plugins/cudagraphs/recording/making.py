@@ -59,7 +59,8 @@ def sort_inputs(
 class Making:
     """What a node is made in: a pool, the state of its bookkeeping, and how the node is to be.
 
-    ``copies``: inputs are copied to memory of the pool whatever their words say (why, else empty).
+    ``copies``: inputs are copied to memory of the pool whatever their words say (why, else empty); ``copied``: results
+    that the recording copies to buffers, and why, as is known of another recording of the function.
     """
 
     recording_device: RecordingDevice
@@ -69,6 +70,7 @@ class Making:
     pooled: Mapping[int, Spot] = attrs.field(factory=dict)
     moved: frozenset[int] = frozenset()
     copies: str = ""
+    copied: Mapping[Item, str] = attrs.field(factory=dict)
     number: int = 0
     why: str = ""
 
@@ -82,7 +84,7 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
     inputs = sort_inputs(work, args, making.pooled, making.moved, recording_device)
     items: dict[Item, torch.Tensor] = {("input", n): args[n] for n in inputs.moving}
     run, bumps = _runner(work, args, None if pools_outputs else len(shapes.buffers))
-    returned = _returned(work, shapes, recording_device)
+    returned = _returned(work, shapes, making)
     if not pools_outputs:
         made: dict[Item, torch.Tensor] = {
             ("buffer", n): recording_device.empty(b.shape, b.stride, b.dtype)
@@ -96,6 +98,7 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
     reserved = making.pool.reserved_bytes
     recorder = Recorder(recording_device, making.pool, making.state, making.dead)
     recorded, outputs = recorder.record(run, items, pinned, numbers, None if pools_outputs else returned)
+    recorded = attrs.evolve(recorded, copied={**making.copied, **recorded.copied})
     first = recorded.addresses | numbers.bits({})
     if reason := overlapping(args, [n for kind, n in recorded.pinned if kind == "input"], work.written):
         raise NotRecordable(reason)
@@ -145,8 +148,9 @@ def _runner(work: Work, args: Sequence[Any], buffers: int | None) -> tuple[Calla
     return run, bumps
 
 
-def _returned(work: Work, shapes: Shapes, recording_device: RecordingDevice) -> Returned:
+def _returned(work: Work, shapes: Shapes, making: Making) -> Returned:
     """Buffers that library calls may write to themselves, in memory that they would allocate."""
+    recording_device = making.recording_device
     tells = recording_device.capture.observer() is not None
 
     def make(item: Item) -> torch.Tensor:
@@ -156,7 +160,7 @@ def _returned(work: Work, shapes: Shapes, recording_device: RecordingDevice) -> 
     calls: dict[Item, AllocatingCall] = {
         ("buffer", n): AllocatingCall(call, shapes.buffers[n].nbytes)
         for n, call in work.returned.items()
-        if tells and shapes.buffers[n].nbytes
+        if tells and shapes.buffers[n].nbytes and ("buffer", n) not in making.copied
     }
     return Returned(calls, make, lambda items: work.prepare(True, frozenset(n for _, n in items)))
 

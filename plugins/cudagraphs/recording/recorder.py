@@ -99,6 +99,7 @@ class Recorded:
     ``words``: for each item that may move, the words that hold its address, and for each float those that hold its
     bits; ``pinned``: those that may not.  ``addresses``: where each item lay.  ``copied``: buffers that the recording
     copies what a library call allocates to, with the reason; ``returned``: those that the call writes to itself.
+    ``is_typical``: other sizes of the call would have the same results copied; not where memory was short, say.
     """
 
     recording: Recording
@@ -107,6 +108,7 @@ class Recorded:
     addresses: dict[Item, int] = attrs.field(factory=dict)
     copied: dict[Item, str] = attrs.field(factory=dict)
     returned: frozenset[Item] = frozenset()
+    is_typical: bool = True
 
 
 @attrs.frozen
@@ -153,6 +155,7 @@ class Recorder:
         self, recording_device: RecordingDevice, pool: MemoryPool, state: Any, dead: Sequence[int] = ()
     ) -> None:
         self._recording_device, self._pool, self._state, self._dead = recording_device, pool, state, tuple(dead)
+        self._is_typical = True
 
     def record(
         self,
@@ -177,12 +180,13 @@ class Recorder:
             free, held = chosen.free, chosen.held
             made, words, unclear, refused = self._settled(run, free, held, numbers, chosen.calls)
             if not unclear and not refused:
-                return chosen.recorded(made, words), made.result
+                return attrs.evolve(chosen.recorded(made, words), is_typical=self._is_typical), made.result
             # What is unclear beside results that are no fresh memory may be clear once those are copied.
             if attempt:
                 refused = {key: reason for key, reason in unclear.items() if key in chosen.calls} | refused
             if attempt == _ATTEMPTS - 2:
                 refused = dict.fromkeys(chosen.calls, _ALIKE) | refused
+                self._is_typical = False
             chosen.copy(refused, returned.make)
             if attempt:
                 floats_and_copied = [key for key in unclear if key[0] == "float" or key in refused]
@@ -209,6 +213,7 @@ class Recorder:
             compared = self._unless_grown(*of_the_call)
             if compared is not None:
                 return compared
+        self._is_typical = False
         return self._attempt(*of_the_call)
 
     def _unless_grown(self, *of_the_call: Any) -> _Compared | None:
@@ -247,6 +252,7 @@ class Recorder:
                 others.append((self._made(run, {**tensors, **other}, held).recording, {**moved, **changed}))
         except Exception as error:
             failed = f"it cannot be recorded over other memory ({type(error).__name__}: {error})"
+            self._is_typical = False
         made = self._made(run, free, held)
         if failed:
             return made, {}, dict.fromkeys([*keys, *calls], failed), {}
@@ -283,6 +289,7 @@ class Recorder:
             try:
                 made.append(self._made(run, free, held, held_back))
             except Exception:
+                self._is_typical = False
                 return []
         return made
 

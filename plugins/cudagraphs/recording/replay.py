@@ -10,14 +10,20 @@ from typing import Any
 
 import torch
 
+from turret.errors import CodegenError
+from turret.hooks.devices import Placed
 from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.recording.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
+from turret.plugins.cudagraphs.recording.recorder import Item
 from turret.plugins.cudagraphs.work import Layout, RecordingDevice, Result, Shapes, Work, float_bits
 from turret.storage.source_lines import show_lines
 from turret.torch_compat.native import same_addresses
 
 _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
+
+_MADE_NATIVELY_FROM = 4
+"""Buffers from which on one native call makes them faster than one each, whose list is then taken apart."""
 
 _PACKED_FROM, _PACKED_BYTES, _PITCH = 8, 1 << 16, 512
 """How many saved tensors of one layout are made in one block of memory, how many bytes each has at most, and the bytes
@@ -59,17 +65,15 @@ class _Writer:
         self.visible_outputs = work.visible_outputs
         self.packed: dict[int, str] = {}
         """Buffers that are made in one block with others, and where each lies."""
+        self.told: list[int] = []
+        """Buffers whose addresses a native call gives that makes all of them."""
 
     def build(self) -> Callable[[list, int], list | None]:
         if self.arity:
             names = ", ".join(f"a{n}" for n in range(self.arity))
             self.lines.append(f"{names}{',' if self.arity == 1 else ''} = args")
         self._check()
-        if self.node.blocks or not self.node.shapes.buffers:
-            made = []
-        else:
-            self._pack()
-            made = [f"b{n}" if n in self.packed else self._buffer(n) for n in range(len(self.node.shapes.buffers))]
+        made = [] if self.node.blocks else self._make_buffers()
         self._copy_in()
         addresses = self._addresses()
         self.lines += [
@@ -125,11 +129,36 @@ class _Writer:
             if rest:
                 self.lines += [f"if p{n} & {ALIGNMENT - 1} != {rest}:", "    return None"]
 
+    def _make_buffers(self) -> list[str]:
+        """Make the memory of outputs; its names."""
+        made = [f"b{n}" for n in range(len(self.node.shapes.buffers))]
+        if len(made) < _MADE_NATIVELY_FROM or not self._make_natively(made):
+            self._pack()
+            for number in range(len(made)):
+                if number not in self.packed:
+                    self._buffer(number)
+        return made
+
+    def _make_natively(self, made: Sequence[str]) -> bool:
+        """Make all of it in one call, which tells addresses; False where nothing does."""
+        many = self.recording_device.makes_many
+        if many is None:
+            return False
+        told = [n for (kind, n), words in self.recorded.words.items() if kind == "buffer" and words]
+        nbytes, placed = blocks_of(self.node.shapes, self.visible_outputs)
+        try:
+            self.names["make"] = many(nbytes, placed, told)
+        except (CodegenError, ImportError, ValueError):
+            return False
+        self.told = told
+        self.lines += ["made, told = make()", f"{', '.join(made)} = made", "del made"]
+        return True
+
     def _pack(self) -> None:
         """Make the small saved tensors of one layout in one block."""
         for number, members in enumerate(packable(self.node.shapes, self.visible_outputs)):
             layout = self.node.shapes.buffers[members[0]]
-            pitch = -(-layout.nbytes // _PITCH) * _PITCH
+            pitch = _pitch(layout)
             step, block = pitch // layout.dtype.itemsize, f"k{number}"
             self.names[f"dtype_{block}"] = layout.dtype
             views = f"view({block}, {(len(members), *layout.shape)!r}, {(step, *layout.stride)!r}, 0).unbind()"
@@ -141,11 +170,10 @@ class _Writer:
             self.packed |= {n: f"q{number} + {place * pitch}" for place, n in enumerate(members)}
             self.dispatches = True
 
-    def _buffer(self, number: int) -> str:
+    def _buffer(self, number: int) -> None:
         layout = self.node.shapes.buffers[number]
         self.names[f"dtype{number}"] = layout.dtype
         self.lines.append(f"b{number} = empty({layout.shape!r}, {layout.stride!r}, dtype{number})")
-        return f"b{number}"
 
     def _pinned(self, kind: str) -> list[tuple[int, str, str]]:
         """Memory in the pool that stands for inputs or buffers: number, its name, and the name of its layout."""
@@ -172,15 +200,17 @@ class _Writer:
 
     def _addresses(self) -> list[str]:
         """Bind the recording, and name the addresses that a replay is told."""
-        arguments, names, first = [], [], []
-        for (kind, n), words in self.recorded.words.items():
-            if words:
-                arguments.append(words)
-                address = self.packed.get(n, f"b{n}.data_ptr()")
-                names.append({"input": f"p{n}", "float": f"bits(f{n})"}.get(kind, address))
-                first.append(self.node.first_addresses[(kind, n)])
+        told: list[Item] = [("buffer", n) for n in self.told]
+        others = [item for item, words in self.recorded.words.items() if words and item not in frozenset(told)]
+        names = []
+        for kind, n in others:
+            address = self.packed.get(n, f"b{n}.data_ptr()")
+            names.append({"input": f"p{n}", "float": f"bits(f{n})"}.get(kind, address))
+        items = [*others, *told]
+        arguments = [self.recorded.words[item] for item in items]
+        first = [self.node.first_addresses[item] for item in items]
         self.names["launch"] = self.recorded.recording.bind(arguments, first)
-        return names
+        return [*names, "*told"] if told else names
 
     def _results(self) -> None:
         self.lines.append("tally.replays += 1")
@@ -235,3 +265,25 @@ def packable(shapes: Shapes, visible_outputs: int | None) -> list[list[int]]:
         if number not in given and 0 < layout.nbytes <= _PACKED_BYTES:
             alike.setdefault(layout, []).append(number)
     return [members for members in alike.values() if len(members) >= _PACKED_FROM]
+
+
+def blocks_of(shapes: Shapes, visible_outputs: int | None) -> tuple[list[int], list[Placed]]:
+    """The bytes of the blocks that buffers lie in, and where each buffer lies: one block each, but for packed ones."""
+    nbytes: list[int] = []
+    placed: dict[int, Placed] = {}
+    for members in packable(shapes, visible_outputs):
+        layout = shapes.buffers[members[0]]
+        step = _pitch(layout) // layout.dtype.itemsize
+        for place, number in enumerate(members):
+            placed[number] = Placed(layout.shape, layout.stride, layout.dtype, len(nbytes), place * step)
+        nbytes.append(len(members) * _pitch(layout))
+    for number, layout in enumerate(shapes.buffers):
+        if number not in placed:
+            placed[number] = Placed(layout.shape, layout.stride, layout.dtype, len(nbytes))
+            nbytes.append(layout.nbytes)
+    return nbytes, [placed[number] for number in range(len(shapes.buffers))]
+
+
+def _pitch(layout: Layout) -> int:
+    """How far the beginnings of packed tensors lie apart, in bytes."""
+    return -(-layout.nbytes // _PITCH) * _PITCH

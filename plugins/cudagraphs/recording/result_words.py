@@ -127,9 +127,9 @@ class _Comparison:
         self, node: RecordedNode, elsewhere: Sequence[RecordedNode]
     ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Words of a node that may say something of results: their offsets, and what they are in each recording."""
-        for place, (before, *after) in enumerate(zip(node.words, *(other.words for other in elsewhere), strict=True)):
-            if before in self._span or any(word != before for word in after):
-                yield place * WORD, before, tuple(after)
+        for place, words in enumerate(zip(node.words, *(other.words for other in elsewhere), strict=True)):
+            if words[0] in self._span or words.count(words[0]) != len(words):
+                yield place * WORD, words[0], words[1:]
 
     def _is_from_host(self, node: RecordedNode) -> bool:
         """Whether it copies from the host, or to it: there may be addresses among what it copies."""

@@ -90,7 +90,7 @@ def native_folder(tmp_path, monkeypatch):
     return tmp_path / "prefix" / "native"
 
 
-PARTS = ("frame hook", "guard tree", "autograd nodes", "kernel launcher", "graph patcher")
+PARTS = ("frame hook", "guard tree", "autograd nodes", "tensor maker", "kernel launcher", "graph patcher")
 
 
 def _native_parts(capsys):
@@ -111,7 +111,9 @@ def test_build_makes_every_native_part_once_and_doctor_says_so(capsys, folder, n
             [state, part] for part in PARTS
         ]  # fmt: skip
     contents = {path.name: path.read_bytes() for path in native_folder.glob("*/*")}
-    assert contents == {f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree", "nodes")} | {
+    assert contents == {
+        f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree", "nodes", "fresh_tensors")
+    } | {
         "launcher.so": b"launcher",
         "graphs.so": b"graphs",
     }
@@ -124,7 +126,7 @@ def test_build_removes_what_older_sources_left(capsys, native_folder):
     (native_folder / ("1" * 64) / ".new-1").mkdir(parents=True)
     assert cli.main(["build"]) == 0
     assert "removed 2 libraries" in capsys.readouterr().out
-    assert len(list(native_folder.iterdir())) == 5 and not (native_folder / ("0" * 64)).exists()
+    assert len(list(native_folder.iterdir())) == 6 and not (native_folder / ("0" * 64)).exists()
 
 
 def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, monkeypatch):
@@ -134,7 +136,7 @@ def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, 
     monkeypatch.setattr(Extension, "build", fail)
     assert cli.main(["build"]) == 1
     out, err = capsys.readouterr()
-    assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 3 and "no headers" in err
+    assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 4 and "no headers" in err
     assert out.startswith("built    kernel launcher") and len(list(native_folder.iterdir())) == 2
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.core.storage.extension_lab import SOURCE
 from turret.errors import CodegenError, TurretError
 from turret.frames import frame_hook, guard_tree
+from turret.graph.autograd import nodes
+from turret.plan.launch import fresh_tensors
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER
 from turret.storage import prebuilt
 from turret.storage.artifact_cache import ArtifactCache
@@ -24,14 +26,16 @@ import sys
 sys.prefix = sys.argv[1]
 from turret.frames import frame_hook, guard_tree
 from turret.storage.artifact_cache import ArtifactCache
+from turret.plan.launch import fresh_tensors
+from turret.graph.autograd import nodes
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER
 from turret.api.native_parts import parts
 
 assert all(part.prebuilt() for part in parts()) and guard_tree.is_built()
-hook, guards = frame_hook.load(), guard_tree.load()
+loaded = frame_hook.load(), guard_tree.load(), fresh_tensors.load(), nodes.native()
 LAUNCHER.build(ArtifactCache())
 GRAPHS.build(ArtifactCache())
-print(hook.__file__, guards.__file__, len(ArtifactCache().entries()), sep="\\n")
+print(*(module.__file__ for module in loaded), len(ArtifactCache().entries()), sep="\\n")
 """
 
 
@@ -50,8 +54,8 @@ def extension(tmp_path: Path, folder: Path) -> Extension:
 
 
 def test_a_process_that_finds_all_parts_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hook, guards = frame_hook.EXTENSION, guard_tree.extension()
-    made = [(e.key(), e.library, e.content()) for e in (hook, guards)]
+    extensions = frame_hook.EXTENSION, guard_tree.extension(), fresh_tensors.extension(), nodes.extension()
+    made = [(e.key(), e.library, e.content()) for e in extensions]
     libraries = [(made.key(), made.file, made.build(ArtifactCache(tmp_path / "native"))) for made in (LAUNCHER, GRAPHS)]
     made += libraries
     with monkeypatch.context() as patch:
@@ -63,7 +67,7 @@ def test_a_process_that_finds_all_parts_compiles_nothing(tmp_path: Path, monkeyp
         env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [*map(str, places[:2]), "0"]
+    assert done.stdout.splitlines() == [*map(str, places[:4]), "0"]
     assert all(tmp_path / "prefix" / "share" / "turret" / "native" in place.parents for place in places)
 
 

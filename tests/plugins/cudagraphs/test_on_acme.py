@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
@@ -22,6 +23,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import turret
+from tests.plugins.devices import acme_plugin
 from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.recording import replay
@@ -282,6 +284,41 @@ def test_static_inputs_are_compared_wherever_they_stand_among_the_inputs(world: 
             found, expected = compiled(x, y), f(x, y)
             torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
     assert turret.cudagraphs.report().replays == 4
+
+
+@on_acme
+@pytest.mark.parametrize("natively", [True, False], ids=["in one call", "one by one"])
+def test_gradients_and_saved_tensors_of_many_layers_are_eager_s_however_they_are_made(
+    world: World, natively: bool
+) -> None:
+    weights = [torch.nn.Parameter(rand(4, 4)) for _ in range(12)]
+    others = [torch.nn.Parameter(w.detach().clone()) for w in weights]
+
+    def f(x, ws):
+        for w in ws:
+            x = torch.tanh(x @ w)
+        return x.sum()
+
+    def unable(*arguments: Any) -> Any:
+        raise turret.errors.CodegenError("there is no compiler")
+
+    compiled = world.compile(f, **GRAPHS)
+    with contextlib.nullcontext() if natively else unittest.mock.patch.object(acme_plugin, "tensor_maker", unable):
+        kept = []
+        for _ in range(5):
+            x = rand(2, 4)
+            for w in (*weights, *others):
+                w.grad = None
+            compiled(x, weights).backward()
+            f(x, others).backward()
+            kept.append([(w.grad, o.grad) for w, o in zip(weights, others, strict=True)])
+    for pairs in kept:
+        for found, expected in pairs:
+            torch.testing.assert_close(found.cpu(), expected.cpu())
+            assert not found._is_view() and found.untyped_storage().nbytes() == 64
+    assert turret.cudagraphs.report().replays == 8
+    sources = [inspect.getsource(g.latest.replay) for g in cudagraphs.functions if g.reported().replays]
+    assert [("= make()" in text, "empty(" in text) for text in sources] == [(natively, not natively)] * 2
 
 
 @on_acme

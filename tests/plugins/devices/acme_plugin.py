@@ -6,6 +6,7 @@ Of Turret it imports public names alone.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,9 +19,10 @@ import torch
 import turret
 from tests.plugins.devices.acme_graphs import AcmeCapture, Launched, selected
 from turret.hooks.context import CompileContext
-from turret.hooks.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hooks.devices import Device, KernelFamily, MakesMany, PlanLibrary, Properties, Segment
 from turret.hooks.products import Target
 from turret.plan import Launch, Plan
+from turret.plan.launch.fresh_tensors import tensor_maker
 from turret.storage.libraries import Library, find_library, keep_library, open_library
 
 MAGIC = b"ACME 1\n"
@@ -138,6 +140,9 @@ class Acme(Device):
             return 0
 
         return copy
+
+    def makes_many(self, device: torch.device) -> MakesMany:
+        return functools.partial(tensor_maker, device)
 
 
 class AcmePlugin:

@@ -454,3 +454,22 @@ def test_gradients_of_gradients_of_signs_are_eagers_whatever_views_are_between(
     for mine, theirs in zip(found, gradients(program), strict=True):
         assert (mine is None) == (theirs is None)
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("bias_needs_one", [False, True], ids=["no gradient of a bias", "one of a bias"])
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "in one storage"])
+def test_gradients_of_memory_efficient_attention_are_laid_out_as_its_kernel_lays_them_out(
+    bias_needs_one: bool, shared: bool
+) -> None:
+    """Of which there is one for GPUs alone: what it gives is written down."""
+    q, k, v = (torch.randn(2, 5, 3, 8, dtype=torch.bfloat16) for _ in range(3))
+    bias = torch.randn(2, 3, 5, 5, dtype=torch.bfloat16)
+    with CorrectedFakeTensorMode(shape_env=ShapeEnv()) as mode:
+        given, seed = [mode.from_tensor(x) for x in (q, q, k, v, bias, q)], torch.zeros((), dtype=torch.int64)
+        numbers = (5, 5, torch.empty(2, 3, 32), 0.0, seed, seed, 0, bias_needs_one)
+        made = aten._efficient_attention_backward(*given, None, None, *numbers, scale=0.5, shared_storage_dqdkdv=shared)
+    pitch = 3 if shared else 1
+    assert [(g.shape, g.stride(), g.dtype) for g in made[:3]] == [
+        (q.shape, (120 * pitch, 24 * pitch, 8, 1), torch.bfloat16)
+    ] * 3
+    assert not bias_needs_one or (made[3].shape, made[3].stride()) == (bias.shape, (240, 80, 16, 1))

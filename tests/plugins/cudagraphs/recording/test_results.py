@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,48 @@ def test_a_result_that_is_not_understood_is_copied_and_the_reason_is_on_record(s
     function = replayed(Program(Machine(), 1, steps, ["t0", "t1", "t2"]))
     found = decisions(function)
     assert copies(function) == 1 and reason in found[0] and WRITTEN in found[1], found
+
+
+def test_a_result_that_one_size_has_copied_is_not_tried_again_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [0]
+    record = Machine.record
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        made[0] += 1
+        return record(*arguments, **named)
+
+    monkeypatch.setattr(Machine, "record", counted)
+    steps = [Step("end", "t0", ("i0",)), Step("fresh", "t1", ("i0",)), Step("sum", "t2", ("t0", "t1"))]
+    function = graphed(Program(Machine(), 1, steps, ["t0", "t1", "t2"]))
+    recorded = []
+    for length in (LENGTH, LENGTH, 2 * LENGTH, 2 * LENGTH):
+        inputs = [torch.arange(length)]
+        before = made[0]
+        assert all(map(torch.equal, function(list(inputs)), function.work.eagerly(inputs)))  # type: ignore[attr-defined]
+        recorded.append(made[0] - before)
+    assert recorded[0] == recorded[2] == 0 and recorded[1] > recorded[3] == 6
+    for node in function.nodes:
+        reasons = [d.reason for d in node.decisions if d.value == "output"]
+        assert "moved with it and lie outside of it" in reasons[0] and WRITTEN in reasons[1]
+
+
+def test_a_result_that_one_size_has_copied_for_want_of_memory_is_tried_again_at_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = Machine.record
+    short = [True]
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if "held_back" in named and short[0]:
+            raise MemoryError("there is none to hold back")
+        return record(*arguments, **named)
+
+    monkeypatch.setattr(Machine, "record", failing)
+    function = graphed(Program(Machine(), 1, [Step("fresh", "t0", ("i0",))], ["t0"]))
+    for length in (LENGTH, LENGTH, 2 * LENGTH, 2 * LENGTH):
+        function([torch.arange(length)])
+        short[0] = length == LENGTH and not function.nodes
+    assert [WRITTEN in d.reason for n in function.nodes for d in n.decisions if d.value == "output"] == [False, True]
 
 
 def test_an_intermediate_that_a_call_gives_back_is_copied() -> None:
