@@ -125,7 +125,7 @@ def _storage_key(tensor: Tensor) -> int:
 
 
 def seeded_backward(result: Any, inputs: Inputs, backward: Backward) -> list[Tensor | None]:
-    """Gradients of ``inputs.leaves`` for fixed pseudo-random tangents of the differentiable results.
+    """Gradients of ``inputs.leaves``, and of ``"results"``, for fixed pseudo-random tangents of the differentiable ones.
 
     Roots are the outputs that require a gradient, then the non-leaf arguments that do (whose history a write may
     have changed).  Raises what autograd raises.
@@ -141,8 +141,9 @@ def seeded_backward(result: Any, inputs: Inputs, backward: Backward) -> list[Ten
     if not roots or not leaves:
         return [None] * len(inputs.leaves)
     tangents = [_tangent(root, index, backward) for index, root in enumerate(roots)]
-    found = iter(torch.autograd.grad(roots, leaves, tangents, allow_unused=True))
-    return [next(found) if leaf.requires_grad else None for leaf in inputs.leaves]
+    asked = [root for root in roots if root.grad_fn is not None] if backward == "results" else []
+    found = iter(torch.autograd.grad(roots, [*leaves, *asked], tangents, allow_unused=True))
+    return [*(next(found) if leaf.requires_grad else None for leaf in inputs.leaves), *found]
 
 
 def _tangent(root: Tensor, index: int, backward: Backward) -> Tensor:

@@ -395,7 +395,7 @@ class Builder:
         """
         outputs = self._outputs()
         trains = any(isinstance(self.env[n], Tensor) and self.env[n].requires_grad for n in outputs)
-        options: list[tuple[Backward, int]] = [("all", 7), ("first", 1), ("expanded", 1), ("none", 1)]
+        options: list[tuple[Backward, int]] = [("all", 6), ("results", 2), ("first", 1), ("expanded", 1), ("none", 1)]
         backward = weighted(self.chooser, options) if trains else "none"
         program = Program(
             tuple(self.storages),

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from turret.hooks.devices import HOST
 
-Backward = Literal["none", "all", "first", "expanded"]
-"""What is differentiated: nothing, every output with dense tangents, the first differentiable output only, or
-every output with tangents that are expanded from one number."""
+Backward = Literal["none", "all", "first", "expanded", "results"]
+"""What is differentiated: nothing, every output with dense tangents, the first differentiable output only, every output
+with tangents that are expanded from one number, or every output for the gradients of results beside those of leaves."""
 
 Setting = Literal["", "no_grad", "inference_inputs", "inference_mode", "checkpoint"]
 """What is around each call: nothing, a mode, inputs that were made in inference mode, or activation checkpointing."""

@@ -125,7 +125,7 @@ def _simpler(program: Program) -> Iterator[Program]:
         yield attrs.evolve(program, steps=tuple(attrs.evolve(step, context="") for step in program.steps))
     if program.backward != "none":
         yield attrs.evolve(program, backward="none")
-    if program.backward in ("first", "expanded"):
+    if program.backward in ("first", "expanded", "results"):
         yield attrs.evolve(program, backward="all")
 
 
