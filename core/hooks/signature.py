@@ -69,7 +69,7 @@ class OutputKind(enum.Enum):
     """The same object as an output before it."""
     ALIAS_OF_INTERMEDIATE = "alias_of_intermediate"
     VIEW_OF_OUTPUT = "view_of_output"
-    """A view of another output, or of one of ``GraphSignature.hidden``, which is itself a detached alias."""
+    """A view of another output that is a view, or of one of ``GraphSignature.hidden``, which is a detached alias."""
     CONSTANT = "constant"
     SIZE = "size"
 
@@ -280,6 +280,13 @@ class GraphSignature:
         memory."""
         further: int = sum(w.form.count() - 1 for w in self.wrapped)
         return len(self.stops) + further + len(self.late_memory)
+
+    def viewed(self, number: int) -> OutputInfo:
+        """What an output of the program views in the end: itself, where it is no view of another one."""
+        outputs = (*self.outputs, *self.hidden)
+        while outputs[number].kind is OutputKind.VIEW_OF_OUTPUT:
+            number = outputs[number].index
+        return outputs[number]
 
     @property
     def gives_history(self) -> bool:

@@ -58,6 +58,9 @@ _CREATIONS = {
 }
 
 
+_VIEWS = OutputKind.ALIAS_OF_INPUT, OutputKind.ALIAS_OF_INTERMEDIATE
+
+
 class SharedGradients(UnsupportedError):
     """Inputs ``members`` share memory, one is written to, and gradients flow through one: trace them as views of
     the tensor that they are views of."""
@@ -95,6 +98,7 @@ class ForwardOutputs:
         joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
         self.results = list(results)
         described = [self._output(n, value) for n, value in enumerate(self.results)]
+        described = [self._along_history(described, n) for n in range(len(described))]
         outputs, hidden = tuple(described[: len(results)]), tuple(described[len(results) :])
         for number, t in replaced.items():
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
@@ -397,6 +401,30 @@ class ForwardOutputs:
             OutputKind.VIEW_OF_OUTPUT, number, value.requires_grad, leaf=leaf, creation=creation, **described
         )
 
+    def _along_history(self, described: Sequence[OutputInfo], number: int) -> OutputInfo:
+        """The description of an output, which is a view of another view among them where its history goes through that:
+        who asks for the gradient of that gets the one of this, too."""
+        info, value = described[number], self.results[number]
+        if info.kind not in _VIEWS or info.alias is not AliasKind.VIEW or not info.requires_grad or info.leaf:
+            return info
+        alike = {
+            n for n, o in enumerate(described) if (o.kind, o.index, o.alias) == (info.kind, info.index, info.alias)
+        }
+        edges = {(self.results[n].grad_fn, self.results[n].output_nr): n for n in alike - {number}}
+        for edge in _edges_below(value):
+            if edge in edges:
+                return self._nested_view(info, value, edges[edge])
+        return info
+
+    def _nested_view(self, info: OutputInfo, value: torch.Tensor, number: int) -> OutputInfo:
+        viewed = self.results[number]
+        try:
+            described = self._view(f"a view of output {number}", value, viewed)
+        except UnsupportedError:
+            return info
+        creation = self._made_otherwise(value, viewed)
+        return OutputInfo(OutputKind.VIEW_OF_OUTPUT, number, info.requires_grad, creation=creation, **described)
+
     def _storage(self, value: torch.Tensor) -> Storage:
         return self.tracer.tracked(value).storage
 
@@ -510,6 +538,15 @@ def is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return False
         node, number = node.next_functions[0]
     return node is not None
+
+
+def _edges_below(value: torch.Tensor) -> Iterator[tuple[Any, int]]:
+    """Where the views go that led to a tensor."""
+    node: Any = value.grad_fn
+    while node is not None and _is_of_view(node.name()) and node.next_functions:
+        edge = node.next_functions[0]
+        yield edge
+        node = edge[0]
 
 
 @functools.cache

@@ -55,11 +55,12 @@ def _candidates(signature: GraphSignature) -> Iterator[Visible]:
         if info.tracked and info.updated is not None and info.requires_grad_after is None:
             yield Visible(n, is_input=True, graph_output=info.updated)
     for n, output in enumerate(signature.outputs):
-        if not output.requires_grad or output.leaf or output.alias is not AliasKind.VIEW:
+        viewed = signature.viewed(n)
+        if not output.requires_grad or output.leaf or viewed.leaf or viewed.alias is not AliasKind.VIEW:
             continue
-        if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
-            yield Visible(n, graph_output=output.index)
-        elif output.kind is OutputKind.ALIAS_OF_INPUT and _is_as_it_was(signature, output.index):
+        if viewed.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
+            yield Visible(n, graph_output=viewed.index)
+        elif viewed.kind is OutputKind.ALIAS_OF_INPUT and _is_as_it_was(signature, viewed.index):
             yield Visible(n)
 
 

@@ -32,6 +32,7 @@ Writer = Callable[[Sequence[Any], list[Any]], None]
 Finisher = Callable[[Sequence[Any], Sequence[Any], Sizes], list[Any]]
 Effect = Callable[[Sequence[Any], Sequence[Any], Sizes], None]
 Maker = Callable[[Sequence[Any], Sequence[Any], Sizes], Any]
+View = Callable[[torch.Tensor, Sizes], torch.Tensor]
 
 
 def hidden_writes(signature: GraphSignature) -> Writer | None:
@@ -123,10 +124,12 @@ def finisher(signature: GraphSignature, derived: DerivedOutputs | None = None) -
 
 @attrs.frozen(eq=False)
 class _Stage:
-    """What is done when the outputs of a level have their nodes: effects on inputs, and results of the program."""
+    """What is done when the outputs of a level have their nodes: effects on inputs, results of the program, and views
+    of these."""
 
     effects: list[Effect] = attrs.field(factory=list)
     makers: list[tuple[int, Maker]] = attrs.field(factory=list)
+    views: list[tuple[int, int, View]] = attrs.field(factory=list)
 
     def run(self, inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes, made: list[Any]) -> None:
         """Do it; results go to their places in ``made``."""
@@ -134,38 +137,48 @@ class _Stage:
             effect(inputs, results, sizes)
         for n, make in self.makers:
             made[n] = make(inputs, results, sizes)
+        for n, viewed, view in self.views:
+            made[n] = view(made[viewed], sizes)
 
 
-def _stages(signature: GraphSignature, derived: DerivedOutputs) -> list[_Stage]:
-    """A stage for each level, and the one behind the last."""
-    stages = [_Stage() for _ in range(max(derived.levels) + 2)]
+def _stages(signature: GraphSignature, levels: Sequence[int]) -> list[_Stage]:
+    """A stage for each level, and one behind the last."""
+    stages = [_Stage() for _ in range(max(levels) + 2)]
     for n, info in enumerate(signature.inputs):
-        stages[0 if info.updated is None else derived.levels[info.updated]].effects.extend(_effects(n, info))
+        stages[0 if info.updated is None else levels[info.updated]].effects.extend(_effects(n, info))
     replace = _replacer(signature)
     if replace is not None:
         stages[-1].effects.append(replace)
-    views = {v.index for v in signature.visible if not v.is_input and v.graph_output is None}
-    for n, output in enumerate((*signature.outputs, *signature.hidden)):
-        level = 0 if n in views else -1
-        if output.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
-            level = derived.levels[output.index]
-        stages[level].makers.append((n, _maker(output)))
+    shown = {v.index for v in signature.visible if not v.is_input}
+    infos = (*signature.outputs, *signature.hidden)
+    of_output: list[int] = []
+    for n in range(len(infos)):
+        viewed = signature.viewed(n)
+        if viewed.kind in (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE):
+            of_output.append(levels[viewed.index])
+        else:
+            of_output.append(0 if n in shown else -1)
+        if infos[n].kind is not OutputKind.VIEW_OF_OUTPUT:
+            stages[of_output[n]].makers.append((n, _maker(infos[n])))
+    for n, viewed_output, view in _views_of_outputs(infos):
+        stages[of_output[n]].views.append((n, viewed_output, view))
     return stages
 
 
 def _finisher_by_levels(signature: GraphSignature, derived: DerivedOutputs) -> Finisher:
-    infos, (first, *above, last) = (*signature.outputs, *signature.hidden), _stages(signature, derived)
-    complete, grad_after = _completer(infos), signature.grad_enabled_after
+    first, *above, last = _stages(signature, derived.levels)
+    count, repeated = len(signature.outputs) + len(signature.hidden), _repeated(signature.outputs)
+    grad_after = signature.grad_enabled_after
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
-        made: list[Any] = [None] * len(infos)
+        made: list[Any] = [None] * count
         first.run(inputs, results, sizes, made)
         for level, stage in enumerate(above, 1):
             derived.attach(level, results, inputs, made)
             stage.run(inputs, results, sizes, made)
         last.run(inputs, results, sizes, made)
-        if complete is not None:
-            complete(made, sizes)
+        for number, other in repeated:
+            made[number] = made[other]
         if grad_after is not None:
             torch.set_grad_enabled(grad_after)
         return made[: len(signature.outputs)]
@@ -190,32 +203,34 @@ def _replacer(signature: GraphSignature) -> Effect | None:
 
 def _outputs_maker(infos: Sequence[OutputInfo], shown: int) -> Finisher:
     """What makes the first ``shown`` of some outputs, of which some view others or are the same."""
-    makers, complete = tuple(map(_maker, infos)), _completer(infos)
-    if complete is None:
+    makers, views, repeated = tuple(map(_maker, infos)), _views_of_outputs(infos), _repeated(infos)
+    if not views and not repeated:
         return lambda inputs, results, sizes: [make(inputs, results, sizes) for make in makers]
 
     def make_all(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
         made = [make(inputs, results, sizes) for make in makers]
-        complete(made, sizes)
+        for number, viewed, view in views:
+            made[number] = view(made[viewed], sizes)
+        for number, first in repeated:
+            made[number] = made[first]
         return made[:shown]
 
     return make_all
 
 
-def _completer(infos: Sequence[OutputInfo]) -> Callable[[list[Any], Sizes], None] | None:
-    """What fills in those of the outputs that view others or are the same; None where none does."""
-    views = tuple((n, o.index, _viewer(o)) for n, o in enumerate(infos) if o.kind is OutputKind.VIEW_OF_OUTPUT)
-    repeated = tuple((n, o.index) for n, o in enumerate(infos) if o.kind is OutputKind.IS_OUTPUT)
-    if not views and not repeated:
-        return None
+def _views_of_outputs(infos: Sequence[OutputInfo]) -> tuple[tuple[int, int, View], ...]:
+    """Outputs that view others, each behind what it views."""
+    left = {n: o for n, o in enumerate(infos) if o.kind is OutputKind.VIEW_OF_OUTPUT}
+    found = []
+    while left:
+        ready = [n for n, o in left.items() if o.index not in left]
+        found += [(n, left[n].index, _viewer(left[n])) for n in ready]
+        left = {n: o for n, o in left.items() if n not in ready}
+    return tuple(found)
 
-    def complete(made: list[Any], sizes: Sizes) -> None:
-        for number, viewed, view in views:
-            made[number] = view(made[viewed], sizes)
-        for number, first in repeated:
-            made[number] = made[first]
 
-    return complete
+def _repeated(infos: Sequence[OutputInfo]) -> tuple[tuple[int, int], ...]:
+    return tuple((n, o.index) for n, o in enumerate(infos) if o.kind is OutputKind.IS_OUTPUT)
 
 
 def _effects(number: int, info: InputInfo) -> list[Effect]:
@@ -297,9 +312,6 @@ def _maker(info: OutputInfo) -> Maker:
     if info.kind is OutputKind.ALIAS_OF_INPUT:
         return lambda inputs, results, sizes: view(inputs[index], sizes)
     return lambda inputs, results, sizes: view(results[index], sizes)
-
-
-View = Callable[[torch.Tensor, Sizes], torch.Tensor]
 
 
 def _viewer(info: OutputInfo) -> View:

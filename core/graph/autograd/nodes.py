@@ -56,8 +56,8 @@ def native() -> Any:
 def stopped(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """No gradient goes on from the tensors, which are no leaves, in a backward inside; one asked for gets there.
 
-    A function in Python that all gradients end at runs, where it takes zeros for those that are not there, and its
-    results are dropped.
+    A node that all gradients end at runs on zeros, as not every formula of autograd looks whether there is a gradient,
+    and its results are dropped.
     """
     slots: dict[Any, set[int]] = {}
     for tensor in tensors:
@@ -76,10 +76,9 @@ def _end(node: Any, ended: frozenset[int]) -> list[Any]:
     def before(gradients: Sequence[Any]) -> tuple[Any, ...]:
         kept = tuple(None if n in ended else g for n, g in enumerate(gradients))
         left.append(any(g is not None for g in kept))
-        return kept
+        return kept if left[-1] else tuple(None if g is None else torch.zeros_like(g) for g in gradients)
 
     def after(gradients: Sequence[Any], _: Sequence[Any]) -> tuple[Any, ...] | None:
         return None if left.pop() else (None,) * len(gradients)
 
-    handles = [node.register_prehook(before)]
-    return [*handles, node.register_hook(after)] if isinstance(node, BackwardCFunction) else handles
+    return [node.register_prehook(before), node.register_hook(after)]

@@ -125,23 +125,21 @@ def _storage_key(tensor: Tensor) -> int:
 
 
 def seeded_backward(result: Any, inputs: Inputs, backward: Backward) -> list[Tensor | None]:
-    """Gradients of ``inputs.leaves``, and of ``"results"``, for fixed pseudo-random tangents of the differentiable ones.
+    """Gradients of ``inputs.leaves``, and of results, for fixed pseudo-random tangents of the differentiable results.
 
     Roots are the outputs that require a gradient, then the non-leaf arguments that do (whose history a write may
     have changed).  Raises what autograd raises.
     """
     if backward == "none":
         return [None] * len(inputs.leaves)
-    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-    roots = [t for t in outputs if t.requires_grad and not t.dtype.is_complex]
-    if backward == "first":
-        roots = roots[:1]
+    outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
+    roots = [t for t in outputs if not t.dtype.is_complex][: 1 if backward == "first" else None]
     roots += [t for t in inputs.args if isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None]
     leaves = [leaf for leaf in inputs.leaves if leaf.requires_grad]
     if not roots or not leaves:
         return [None] * len(inputs.leaves)
     tangents = [_tangent(root, index, backward) for index, root in enumerate(roots)]
-    asked = [root for root in roots if root.grad_fn is not None] if backward == "results" else []
+    asked = [t for t in outputs if t.grad_fn is not None] if backward == "results" else []
     found = iter(torch.autograd.grad(roots, [*leaves, *asked], tangents, allow_unused=True))
     return [*(next(found) if leaf.requires_grad else None for leaf in inputs.leaves), *found]
 

@@ -52,6 +52,18 @@ def of_a_view(x, w):
     return flat, (flat[:4] * w).cos()
 
 
+def nested_views(x, w):
+    rows = x[1:]
+    columns = rows[:, 1:]
+    made = (x @ w).sin().t()
+    return columns[0], rows, columns, made[1], made, rows * w[1:]
+
+
+def of_attention(x, w):
+    attended = torch.nn.functional.scaled_dot_product_attention(x[None, None], w[None, None], x[None, None])
+    return attended, attended.contiguous(memory_format=torch.channels_last), attended.exp()
+
+
 def written(x, w):
     made = x * 1
     made.mul_(w)
@@ -65,7 +77,7 @@ def with_a_break(x, w):
     return hidden, out * hidden, out
 
 
-PROGRAMS = (inner, chain, beside, viewed, reshaped, of_a_view, written, with_a_break)
+PROGRAMS = (inner, chain, beside, viewed, reshaped, of_a_view, nested_views, of_attention, written, with_a_break)
 
 
 def leaves() -> tuple[torch.Tensor, torch.Tensor]:

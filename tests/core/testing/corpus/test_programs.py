@@ -135,7 +135,7 @@ def test_programs_reach_every_family_and_the_hard_cases():
     assert any(storage.computed for _, storage in inputs)
     assert any(len({spec.storage for spec in p.inputs}) < len(p.inputs) for p in drawn)
     assert any(not step.results for p in drawn for step in p.steps)
-    assert {p.backward for p in drawn} == {"none", "all", "first", "expanded"}
+    assert {p.backward for p in drawn} == {"none", "all", "first", "expanded", "results"}
     assert any(name in {spec.name for spec in p.inputs} for p in drawn for name in p.outputs)
 
 
