@@ -215,11 +215,9 @@ def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = "float64") -> Any:
 def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, dtype: Any = None) -> Any:
     """``numpy.linspace`` by numpy's formula, in which a number that changes may say how many there are."""
     library = _library()[0]
-    if not (isinstance(num, torch.SymInt) and all(isinstance(v, (int, float)) for v in (start, stop))):
-        return library.linspace(start, stop, num, endpoint, dtype=dtype)
     steps = num - 1 if endpoint else num
-    if steps < 1 or start == stop:
-        raise NotImplementedError("one number")
+    if not all(isinstance(v, (int, float)) for v in (start, stop)) or steps < 1 or start == stop:
+        return library.linspace(start, stop, num, endpoint, dtype=dtype)
     made = torch.arange(num, dtype=torch.float64)
     made = made * (torch.full((), float(stop - start), dtype=torch.float64) / steps) + start
     if endpoint:
