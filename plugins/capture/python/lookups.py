@@ -11,6 +11,7 @@ import itertools
 import logging
 import sys
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,12 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
         return neg_view(made) if tensor.is_neg() else made
+
+
+def warn_at(text: str, category: type[Warning], filename: str, line: int, scope: dict[str, Any]) -> None:
+    """A warning of a line of the program, in whose globals it is noted as given."""
+    registry = scope.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, filename, line, scope.get("__name__", "<string>"), registry)
 
 
 def is_logged(level: int, logger: logging.Logger) -> bool:

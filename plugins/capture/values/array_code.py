@@ -108,9 +108,7 @@ def _computed_size(t: Tracer, number: torch.SymInt) -> Value:
     if function is None:
         return Constant(int(number))
     parts = [torch.SymInt(type(node)(part, node.shape_env, int, None)) for part in expression.args]
-    values = [
-        Constant(int(part.node.expr)) if part.node.expr.is_Integer else _symbolic(t, part) for part in parts
-    ]
+    values = [Constant(int(part.node.expr)) if part.node.expr.is_Integer else _symbolic(t, part) for part in parts]
     return functools.reduce(lambda one, other: t.call(t.wrap_known(function), [one, other], {}), values)
 
 
@@ -225,9 +223,7 @@ def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, dtype:
     return library.ndarray(made) if dtype is None else library.ndarray(made).astype(dtype)
 
 
-def logspace(
-    start: Any, stop: Any, num: Any = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None
-) -> Any:
+def logspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None) -> Any:
     """``numpy.logspace``, of what ``linspace`` gives."""
     library = _library()[0]
     made = library.ndarray(torch.pow(base, linspace(start, stop, num, endpoint).tensor))
