@@ -40,6 +40,7 @@ from turret.plugins.capture.values.classes import (
 from turret.plugins.capture.values.exceptions import blank_exception
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
+from turret.plugins.capture.values.instance_texts import formatted
 from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
@@ -537,6 +538,8 @@ class Caller(Tracer):
         """A method of a text."""
         if object.__name__ == "join" and len(args) == 1:
             args = [Tuple(self.listed(args[0].realize(), "can only join an iterable"))]
+        if (written := formatted(self, object, args, kwargs)) is not None:
+            return written
         write = self.text if object.__name__ in ("format", "format_map") else self.fold
         return write(object, args, kwargs)
 

@@ -56,6 +56,7 @@ from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fie
 from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.identity_keys import IdentityKeys
+from turret.plugins.capture.values.instance_texts import interpolated
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
@@ -486,6 +487,8 @@ class FrameTracer(Caller):
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
         written = operated_later(self, operation, left, right)
+        if written is None and operation is operator.mod:
+            written = interpolated(self, left.realize(), right)
         if written is not None:
             return written
         left, right = left.realize(), right.realize()
@@ -543,6 +546,8 @@ class FrameTracer(Caller):
         """A unary operator."""
         if isinstance(value, Tensor) and self.overrides.sees_all():
             return self.overrides.method(value, _UNARY_NAMES[name], [], {})
+        if name == "invert" and isinstance(value, Symbolic) and value.type() is int:
+            return self.binary(operator.sub, Constant(-1), value)
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
         if isinstance(value, (Array, Choice)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import functools
 import gc
 import inspect
@@ -102,6 +103,38 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
         return neg_view(made) if tensor.is_neg() else made
+
+
+_NOTHING = object()
+
+
+def is_set_in_context(variable: contextvars.ContextVar) -> bool:
+    """Whether a variable holds something in the context of the caller: its default does not count."""
+    return variable.get(_NOTHING) is not _NOTHING
+
+
+def has_default(variable: contextvars.ContextVar) -> bool:
+    """Whether a variable has a default, or holds something."""
+    try:
+        variable.get()
+    except LookupError:
+        return False
+    return True
+
+
+def content_of_context_variable(variable: contextvars.ContextVar) -> Any:
+    """What a variable holds in the context of the caller, or its default."""
+    return variable.get()
+
+
+def variable_to_reset(token: contextvars.Token) -> contextvars.ContextVar | None:
+    """The variable of a token that was not used yet; None for one that was."""
+    return None if repr(token).startswith("<Token used") else token.var
+
+
+def is_flattened(called: functools.partial) -> bool:
+    """Whether a partial of this one is one of what it calls; asking for its ``__dict__`` would make it another."""
+    return functools.partial(called).func is called.func
 
 
 def warn_at(text: str, category: type[Warning], filename: str, line: int, scope: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from turret.frames.descriptions import name_of
 from turret.frames.sources import AttrSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop
 
 
@@ -443,6 +444,14 @@ class Partial(Callable_):
                 self.own = t.wrap(vars(self.object), AttrSource(self.source, "__dict__")).realize()
         assert self.own is not None
         return self.own
+
+    def is_flattened(self, t: Tracer) -> bool:
+        """Whether a partial of this one is one of what it calls: nobody has asked for its ``__dict__``."""
+        if self.own is not None or self.object is None or self.source is None:
+            return self.own is None or not t.truth(self.own)
+        found = lookups.is_flattened(self.object)
+        t.guards.take("CALL", self.source, (lookups.is_flattened, found))
+        return found
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name in _OF_PARTIALS:

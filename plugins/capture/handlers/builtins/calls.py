@@ -81,4 +81,8 @@ def method(t: Tracer, function: Value, owner: Value, /) -> Value:
 
 @registry.kind(functools.partial)
 def partial(t: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return Partial(function.realize(), list(args), kwargs)
+    """A partial of a partial without attributes of its own calls what that calls."""
+    called, given = function.realize(), list(args)
+    if type(called) is Partial and called.is_flattened(t):
+        called, given, kwargs = called.function, [*called.args, *given], {**called.kwargs, **kwargs}
+    return Partial(called, given, kwargs)
