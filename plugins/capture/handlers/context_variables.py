@@ -25,7 +25,7 @@ class ContextVariable(Opaque):
         self.content: Value | None = None
         """What it holds, once it was read or set; None for nothing."""
         self.steps: list[Value] = []
-        """What was set, and which tokens from before it was reset to, in order; what the frame took back is left out."""
+        """What was set, and which tokens from before it was reset to, in order, but for what it took back."""
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         self.pin(t)

@@ -105,6 +105,18 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
         return neg_view(made) if tensor.is_neg() else made
 
 
+def text_of_type(value: Any) -> tuple[type, str]:
+    """What tells immutable objects of the standard library apart: those that are equal may be written differently."""
+    return type(value), repr(value)
+
+
+def decimal_settings(module: Any) -> tuple:
+    """What decides how this thread computes with decimal numbers."""
+    held = module.getcontext()
+    traps = tuple(kind.__name__ for kind, traps in held.traps.items() if traps)
+    return held.prec, held.rounding, held.Emin, held.Emax, held.capitals, held.clamp, traps
+
+
 _NOTHING = object()
 
 
