@@ -155,6 +155,16 @@ def warn_at(text: str, category: type[Warning], filename: str, line: int, scope:
     warnings.warn_explicit(text, category, filename, line, scope.get("__name__", "<string>"), registry)
 
 
+def has_handlers(logger: logging.Logger) -> bool:
+    """Whether a logger has handlers of its own."""
+    return bool(logger.handlers)
+
+
+def effective_level(logger: logging.Logger) -> int:
+    """The level of a logger, or of the nearest one around it that has one."""
+    return logger.getEffectiveLevel()
+
+
 def is_logged(level: int, logger: logging.Logger) -> bool:
     """Whether a logger takes messages of a level."""
     return logger.isEnabledFor(level)

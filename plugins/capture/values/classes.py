@@ -366,7 +366,7 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
 }
 """Methods of ``object`` itself."""
 
-METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS}
+METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS, type: {"__setattr__": _set}}
 """By class written in C, its methods as capture does them, called with the tracer, the instance and the arguments."""
 
 
@@ -512,15 +512,21 @@ class Class(Known):
             raise t.raised_from(error) from None
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        kind, meta = self.object, type(self.object)
-        setter = look_up(t, meta, "__setattr__")[1]
+        setter = look_up(t, type(self.object), "__setattr__")[1]
         if isinstance(setter, types.FunctionType):
             t.call(Method(t.wrap_known(setter), self), [Constant(name), value], {})
             return
+        if setter is not type.__setattr__:
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
+        self.store(t, name, value)
+
+    def store(self, t: Tracer, name: str, value: Value) -> None:
+        """``type.__setattr__``."""
+        kind = self.object
         if kind.__flags__ & IMMUTABLE:
             t.fails(type.__setattr__, kind, name, None)
-        raw = look_up(t, meta, name)[1]
-        if setter is not type.__setattr__ or any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
+        raw = look_up(t, type(kind), name)[1]
+        if any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
         t.effects.set_attribute(self, name, value)
 

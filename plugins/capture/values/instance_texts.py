@@ -42,7 +42,7 @@ def _fields(text: str) -> Any:
             raise ValueError
         if not re.split(r"[.\[]", name)[0]:
             name, number = f"{number}{name}", number + 1
-        elif number:
+        elif number and name[0].isdigit():
             raise ValueError
         yield before, _steps(name), spec or "", conversion
 

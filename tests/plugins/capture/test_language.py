@@ -546,3 +546,94 @@ def test_what_is_made_of_sizes_is_of_the_class_that_torch_makes(text, dynamic):
         return x + 1, type(made).__name__, made
 
     assert_same(Observed(program, dynamic=dynamic)(X), program(X))
+
+
+def _called(*args, **kwargs):
+    return args, kwargs
+
+
+FLAT = functools.partial(_called, 1, a=2)
+WITH_ATTRIBUTES = functools.partial(_called, 1)
+WITH_ATTRIBUTES.note = 3
+
+
+def test_a_partial_of_a_partial_is_one_of_what_that_calls():
+    def program(x):
+        made = functools.partial(_called, 1)
+        made.note = 3
+        every = [
+            functools.partial(FLAT, 2, b=3, a=5), functools.partial(WITH_ATTRIBUTES, 2), functools.partial(made, 2),
+            functools.partial(functools.partial(_called, 1), 2), functools.partial(FLAT),
+        ]  # fmt: skip
+        return [(p.func is _called, p.args, p.keywords, p()) for p in every], x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
+    assert functools.partial(FLAT).func is _called, "asked for its attributes, it would be another one"
+    assert not observed.breaks
+
+
+class Shown:
+    def __init__(self):
+        self.kept = [1, {"a": 2}]
+
+    def __str__(self):
+        return "text"
+
+    def __repr__(self):
+        return "code"
+
+    def __format__(self, spec):
+        return f"as {spec}"
+
+
+INTERPOLATED = [
+    ("%s", 1), ("%5s|%-6r|%d%%|%.2f", 4), ("%d", 1), ("%s %s", 1), ("%s", 2), ("%s %s", 2), ("%z", 1), ("%s %(a)s", 1),
+    ("100%% %s", 1),
+]  # fmt: skip
+FORMATTED = [
+    "{} {}", "{0} {0!s} {0.kept} {0:>4} {1}", "{a.kept[1][a]} {a!r:>5}", "{2}", "{0.b}", "{:d}", "{} {0}", "{{}} {b}",
+    "{a:{b}}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, count", INTERPOLATED)
+def test_texts_of_objects_are_those_of_their_own_methods(text, count):
+    def program(x):
+        values = (Shown(), Shown(), 3, 1.5)[:count]
+        try:
+            return text % (values if count > 1 else values[0]), x + 1
+        except Exception as error:
+            return type(error), str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+@pytest.mark.parametrize("text", FORMATTED)
+def test_formats_of_objects_are_those_of_their_own_methods(text):
+    def program(x):
+        try:
+            return text.format(Shown(), 1, a=Shown()), x + 1
+        except Exception as error:
+            return type(error), str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+def test_texts_of_objects_are_no_graph_breaks():
+    texts = "%s %r", "{} {a!s}"
+
+    def program(x):
+        return texts[0] % (Shown(), Shown()), texts[1].format(Shown(), a=KeyError("b")), x + 1
+
+    observed = Observed(program, fullgraph=True)
+    assert observed(torch.ones(2))[:2] == ("text code", "as  'b'")
+
+
+def test_the_complement_of_an_int_that_changes_is_captured_once_for_all():
+    observed = Observed(lambda x, n: (x * ~n, x[~n:], ~n), fullgraph=True)
+    for n in range(2, 9):
+        found = observed(torch.ones(20), n)
+        assert found[2] == ~n and len(found[1]) == n + 1 and found[0][0] == ~n
+    assert len(observed.graphs) <= 2

@@ -190,3 +190,31 @@ def test_classes_of_torch_fx_make_instances_as_others_do(kinds, words):
 
     observed, x = Observed(program, fullgraph=True), torch.ones(2)
     assert_same(observed(x), program(x))
+
+
+NAMES = []
+
+
+class Noting(type):
+    def __setattr__(cls, name, value):
+        NAMES.append(name)
+        super().__setattr__(name, value * 2)
+
+
+class Noted(metaclass=Noting):
+    number = 1
+
+
+def test_a_metaclass_that_sets_attributes_its_own_way_is_followed():
+    def program(x):
+        Noted.number = Noted.number + 1
+        return x * Noted.number
+
+    def seen(function):
+        NAMES.clear()
+        type.__setattr__(Noted, "number", 1)
+        return [function(torch.ones(2)).tolist() for _ in range(4)], Noted.number, list(NAMES)
+
+    observed = Observed(program)
+    assert seen(observed) == seen(program)
+    assert not observed.breaks
