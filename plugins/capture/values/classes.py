@@ -531,8 +531,12 @@ class Class(Known):
         t.effects.set_attribute(self, name, value)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
-        if self.of_program(t, "__eq__") or self.of_program(t, "__ne__"):
-            raise Unsupported(f"comparing {self.describe()}, whose metaclass does it its own way")
+        method = self.of_program(t, COMPARISON_NAMES[symbol])
+        if method is not None:
+            return _unless_not_implemented(t.call(method, [other], {}).realize())
+        if symbol == "!=" and (method := self.of_program(t, "__eq__")) is not None:
+            equal = _unless_not_implemented(t.call(method, [other], {}).realize())
+            return equal if isinstance(equal, types.NotImplementedType) else Constant(not t.truth(equal))
         if isinstance(other, Known) and symbol in ("==", "!="):
             return Constant((self.object is other.object) == (symbol == "=="))
         return super().compare(t, symbol, other)
@@ -598,6 +602,10 @@ class Class(Known):
 
     def replay(self, r: Rebuilder) -> None:
         r.replay_attributes(self)
+
+
+def _unless_not_implemented(found: Value) -> Answer:
+    return NotImplemented if isinstance(found, Constant) and found.value is NotImplemented else found
 
 
 ORDINARY_METACLASSES: set[type] = {type, abc.ABCMeta}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import string
+import types
 from collections.abc import Callable
 from typing import Any
 
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Tuple
 
@@ -95,4 +97,7 @@ def _directives(text: str) -> tuple[tuple[str, str | None, str], ...] | None:
 def _is_instance(value: Value) -> bool:
     """An object of which a method of its class makes the text, and that is no container for ``%`` to look into."""
     value = value.realize()
+    if isinstance(value, Class):  # of which a metaclass of the program's makes the text
+        meta = type(value.object)
+        return any(isinstance(getattr(meta, name), types.FunctionType) for name in ("__str__", "__repr__"))
     return isinstance(value, Instance) and not issubclass(value.type(), (tuple, dict, int, float, str))

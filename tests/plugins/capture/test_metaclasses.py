@@ -218,3 +218,45 @@ def test_a_metaclass_that_sets_attributes_its_own_way_is_followed():
     observed = Observed(program)
     assert seen(observed) == seen(program)
     assert not observed.breaks
+
+
+class Telling(type):
+    count = 0
+
+    def __eq__(cls, other):
+        return NotImplemented if other == 5 else other == 3
+
+    def __hash__(cls):
+        return 1
+
+    def __repr__(cls):
+        return f"told {Telling.count}"
+
+
+class Told(metaclass=Telling):
+    pass
+
+
+class Otherwise(type):
+    def __str__(cls):
+        return "text"
+
+    def __ne__(cls, other):
+        return "not equal"
+
+
+class Worded(metaclass=Otherwise):
+    pass
+
+
+def test_a_metaclass_that_compares_and_describes_its_classes_is_followed():
+    def program(x):
+        texts = repr(Told), str(Told), f"{Told}", f"{Told!r}", "%s" % Told, "{} {:>9}".format(Told, 1), str(Worded)
+        told = Told == 3, Told != 3, Told == 5, Told != 5, 3 == Told, Worded != 4, Worded == 4, Worded == Worded
+        return texts, told, f"{Worded}", x + 1
+
+    observed = Observed(program)
+    for count in range(3):
+        Telling.count = count
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+    assert not observed.breaks
