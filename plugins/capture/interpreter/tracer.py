@@ -50,7 +50,7 @@ from turret.plugins.capture.values.base import (
     spelled,
 )
 from turret.plugins.capture.values.choices import Choice
-from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
+from turret.plugins.capture.values.classes import Class, bind_attribute, contained, look_up
 from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing, ChangingBool
@@ -591,6 +591,27 @@ class FrameTracer(Caller):
         while (item := self.next_or_none(iterator)) is not None:
             self.call_stack.count_loop()
             yield item
+
+    def all_items(self, value: Value) -> list[Value]:
+        """All items for a new list: Python asks how many there are, where a class of the program's says so."""
+        value = value.realize()
+        if not isinstance(value, (Instance, Class)):
+            return value.unpack(self)
+        iterator = self.iterate(value)
+        self.ask_length(value)
+        return list(self.drain(iterator))
+
+    def ask_length(self, value: Value) -> None:
+        """Call what tells how many items there are, for the sake of what that does or raises."""
+        for name in ("__len__", "__length_hint__"):
+            if isinstance(look_up(self, value.type(), name)[1], types.FunctionType):
+                try:
+                    value.call_special(self, name) if isinstance(value, Instance) else value.length(self)
+                except Raised as raised:
+                    if not issubclass(raised.value.type(), TypeError):
+                        raise
+                    continue
+                return
 
     def each(self, value: Value) -> Iterable[Value]:
         """All items: at once of a sequence, else as they are asked for."""

@@ -379,7 +379,9 @@ class List(Sequence):
             self.changed(t, ())
             self.held.extend(more)
             return Constant(None)
-        for item in t.drain(t.iterate(items)):  # one by one: what is iterated over may look at this list, or change it
+        iterator = t.iterate(items)
+        t.ask_length(items)
+        for item in t.drain(iterator):  # one by one: what is iterated over may look at this list, or change it
             self.changed(t, ())
             self.held.append(item)
         return Constant(None)

@@ -109,4 +109,4 @@ def sorted_(t: Tracer, items: Value, /, *, key: Value | None = None, reverse: Va
     items = items.realize()
     if isinstance(items, Set) and key is None:
         return List(t.sorted(list(items.items.values()), key, reverse))
-    return List(t.sorted(items.unpack(t), key, reverse))
+    return List(t.sorted(t.all_items(items), key, reverse))
