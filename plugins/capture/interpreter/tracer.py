@@ -486,7 +486,7 @@ class FrameTracer(Caller):
 
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
-        written = operated_later(self, operation, left, right)
+        written: Value | None = operated_later(self, operation, left, right)
         if written is None and operation is operator.mod:
             written = interpolated(self, left.realize(), right)
         if written is not None:

@@ -455,6 +455,7 @@ class Rebuilder(Protocol):
 
     t: Tracer
     names: dict[int, str]
+    kept: list[Value]
     parameters: set[fx.Node]
 
     def constant(self, value: Any) -> str: ...

@@ -82,7 +82,7 @@ def method(t: Tracer, function: Value, owner: Value, /) -> Value:
 @registry.kind(functools.partial)
 def partial(t: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
     """A partial of a partial without attributes of its own calls what that calls."""
-    called, given = function.realize(), list(args)
-    if type(called) is Partial and called.is_flattened(t):
-        called, given, kwargs = called.function, [*called.args, *given], {**called.kwargs, **kwargs}
-    return Partial(called, given, kwargs)
+    called = function.realize()
+    if isinstance(called, Partial) and called.is_flattened(t):
+        return Partial(called.function, [*called.args, *args], {**called.kwargs, **kwargs})
+    return Partial(called, list(args), kwargs)
