@@ -17,6 +17,7 @@ import os
 import pytest
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -637,3 +638,73 @@ def test_the_complement_of_an_int_that_changes_is_captured_once_for_all():
         found = observed(torch.ones(20), n)
         assert found[2] == ~n and len(found[1]) == n + 1 and found[0][0] == ~n
     assert len(observed.graphs) <= 2
+
+
+def test_a_list_is_empty_while_it_is_sorted():
+    def program(x):
+        numbers, seen = [3, 1, 2], []
+        numbers.sort(key=lambda n: seen.append(list(numbers)) or -n)
+        try:
+            numbers.sort(key=lambda n: numbers.append(n) or n)
+        except ValueError as error:
+            seen.append(str(error))
+        try:
+            numbers.sort(key=lambda n: 1 // (n - 1))
+        except ZeroDivisionError:
+            seen.append(list(numbers))
+        return seen, numbers, x + 1
+
+    observed = Observed(program)
+    assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+    assert not observed.breaks
+
+
+CHANGES = {
+    "rotate": lambda d: d.rotate(1), "rotate by none": lambda d: d.rotate(0), "an item": lambda d: d.__setitem__(0, 9),
+    "reverse": lambda d: d.reverse(), "insert": lambda d: d.insert(0, 9), "remove": lambda d: d.remove(3),
+    "clear": lambda d: d.clear(), "extend by none": lambda d: d.extend([]), "append": lambda d: d.append(1),
+    "popleft": lambda d: d.popleft(), "read": lambda d: d.count(1) + len(d.copy()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("over", [iter, reversed])
+def test_a_deque_that_changes_is_iterated_over_no_further(change, over):
+    def program(x):
+        items = collections.deque([1, 2, 3])
+        iterator, found = over(items), []
+        found.append(next(iterator))
+        change(items)
+        try:
+            found += [*iterator]
+        except RuntimeError as error:
+            found.append(str(error))
+        return found, type(iterator), x + 1
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+def test_deques_are_iterated_over_across_graph_breaks():
+    def program(x):
+        items, found = collections.deque([1, 2, 3], maxlen=4), []
+        for n in items:
+            x = x * n
+            turret.graph_break()
+            found.append(n)
+        try:
+            for n in reversed(items):
+                turret.graph_break()
+                items.append(n)
+        except RuntimeError as error:
+            found.append(str(error))
+        try:
+            items.insert(0, 5)
+        except IndexError as error:
+            found.append(str(error))
+        return found, items, x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]

@@ -7,7 +7,15 @@ from turret.plugins.capture.handlers.builtins.calls import callable_
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, ReversedIterator, Zip
+from turret.plugins.capture.values.iterators import (
+    DequeIterator,
+    Enumerate,
+    Filter,
+    ItemsIterator,
+    Map,
+    ReversedIterator,
+    Zip,
+)
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Deque, List, Range, Sequence, Slice
 from turret.plugins.capture.values.sets import Set
@@ -99,7 +107,9 @@ def reversed_(t: Tracer, value: Value) -> Value:
     kind = value.type()
     if member_owner(kind, "__reversed__") is None and member_owner(kind, "__getitem__") is None:
         raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
-    if isinstance(value, Sequence) and not isinstance(value, Deque):
+    if isinstance(value, Deque):
+        return DequeIterator(value, backwards=True)
+    if isinstance(value, Sequence):
         return ReversedIterator(value)
     return ItemsIterator(value.unpack(t)[::-1])
 
