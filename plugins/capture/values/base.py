@@ -173,7 +173,7 @@ class Value:
 
     def contains(self, t: Tracer, item: Value) -> Value:
         pending: Value | None = None
-        for candidate in self.unpack(t):
+        for candidate in t.each(self):  # what comes behind it stays in an iterator
             if pending is not None and t.truth(pending):
                 return Constant(True)
             pending = None

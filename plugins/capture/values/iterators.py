@@ -40,7 +40,7 @@ class SequenceIterator(Iterator):
 
     def __init__(self, sequence: Any, numbers: range | None = None) -> None:
         self.sequence, self.numbers, self.position = sequence, numbers, 0
-        self.kind = type(iter(range(0))) if numbers is not None else type(iter([]))
+        self.kind = type(iter(range(0) if numbers is not None else () if issubclass(sequence.type(), tuple) else []))
 
     def next(self, t: Tracer) -> Value:
         items: Any = self.sequence.items if self.numbers is None else self.numbers
@@ -56,7 +56,8 @@ class SequenceIterator(Iterator):
             rest = self.numbers[self.position :]
             return r.assign(f"{r.constant(iter)}({r.constant(range)}({rest.start}, {rest.stop}, {rest.step}))")
         if self.sequence is _EMPTY:
-            return r.assign(f"{r.constant(iter)}(())")
+            empty = {type(iter(range(0))): r.constant(range(0)), type(iter([])): "[]"}.get(self.kind, "()")
+            return r.assign(f"{r.constant(iter)}({empty})")
         name = r.assign(f"{r.constant(iter)}({r.load(self.sequence)})")
         if self.position:
             r.after_effects(f"{r.constant(set_position)}({name}, {r.load(self.sequence)}, {self.position})")

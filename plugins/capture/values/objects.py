@@ -26,6 +26,7 @@ from turret.plugins.capture.values.base import (
     Rebuilder,
     Tracer,
     Value,
+    spelled,
     told_by_pybind,
 )
 from turret.plugins.capture.values.classes import (
@@ -331,7 +332,11 @@ class Instance(Value):
 
     def contains(self, t: Tracer, item: Value) -> Value:
         found = self.call_special(t, "__contains__", item)
-        return Constant(t.truth(found)) if found is not None else super().contains(t, item)
+        if found is not None:
+            return Constant(t.truth(found))
+        if not t.has_items(self):
+            raise t.raised(TypeError, f"argument of type {spelled(self.kind)!r} is not iterable")
+        return super().contains(t, item)
 
     def iterate(self, t: Tracer) -> Value:
         found = self.call_special(t, "__iter__")
@@ -339,7 +344,7 @@ class Instance(Value):
             return found
         if look_up(t, self.kind, "__getitem__")[0] is not None:
             return t.iterate_by_index(self)
-        raise t.raised(TypeError, f"{self.kind.__name__!r} object is not iterable")
+        raise t.raised(TypeError, f"{spelled(self.kind)!r} object is not iterable")
 
     def next(self, t: Tracer) -> Value:
         return self.need_special(t, "__next__")

@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import os
+import typing
 
 import pytest
 import torch
@@ -708,3 +709,74 @@ def test_deques_are_iterated_over_across_graph_breaks():
     observed = Observed(program)
     for _ in range(2):
         assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+class Pair(typing.NamedTuple):
+    first: int
+    second: int = 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pair(), lambda: Pair(1, 2, 3), lambda: Pair(1, first=2), lambda: Pair(1, third=3), lambda: Pair(second=1),
+        lambda: Pair(1, second=5), lambda: Pair(second=3, first=4), lambda: Pair(*[1]), lambda: Pair(first=0),
+    ],
+)  # fmt: skip
+def test_a_named_tuple_takes_the_arguments_that_it_takes_in_eager(make):
+    def program(x):
+        try:
+            return make(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program, fullgraph=True)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+@pytest.mark.parametrize("items", [[1, 2], (1, 2), range(2), collections.deque([1])])
+def test_an_iterator_that_has_ended_is_of_its_kind(items):
+    def program(x):
+        ended = iter(items)
+        return sum(ended), ended, x + 1
+
+    found, expected = Observed(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2))
+    assert found[0] == expected[0] and type(found[1]) is type(expected[1]) and list(found[1]) == []
+
+
+TAKEN = []
+
+
+class Numbers:
+    def __iter__(self):
+        n = 0
+        while True:
+            TAKEN.append(n)
+            yield n
+            n += 1
+
+
+def test_what_is_looked_for_is_taken_from_an_iterator_and_no_more():
+    def numbers():
+        yield from Numbers()
+
+    def program(x):
+        numbers_of_list, generator = iter([1, 2, 3]), numbers()
+        pairs = zip([1, 2, 3], "abc")
+        found = [2 in numbers_of_list, next(numbers_of_list), 2 in generator, next(generator), (1, "a") in pairs]
+        found += [3 in Numbers(), 7 in itertools.count(5), list(pairs)]
+        try:
+            return found, 3 in Absent(), x
+        except TypeError as error:
+            return found, str(error), x + 1
+
+    def seen(function):
+        TAKEN.clear()
+        return function(torch.ones(2))[:-1], list(TAKEN)
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert seen(observed) == seen(program)
+
+
+class Absent:
+    pass

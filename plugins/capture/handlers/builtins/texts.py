@@ -14,7 +14,7 @@ import torch
 
 from turret.frames.class_members import member_owner
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
 from turret.plugins.capture.values.classes import AddressText, Class, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.number_texts import NumberText
@@ -85,7 +85,7 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
         if owner is not object:
             return value.need_special(t, "__format__", Constant(text))
         if text:
-            raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
+            raise t.raised(TypeError, f"unsupported format string passed to {spelled(kind)}.__format__")
         value = _text(t, value, "__str__", str)
         if isinstance(value, AddressText):
             return value
