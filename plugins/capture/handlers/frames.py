@@ -40,7 +40,7 @@ class FrameObject(Value):
         if name == "f_lineno":
             return Constant(self.frame.line())
         if name == "f_globals":
-            return globals_of(t, self.frame)
+            return _globals_of(t, self.frame)
         if name == "f_back":
             return _caller(t, self.depth)
         raise Unsupported(f"attribute {name!r} of a frame", step=NOWHERE)
@@ -145,10 +145,10 @@ class Globals(DictByKey):
 
 @registry.function(globals)
 def global_variables(t: Tracer) -> Value:
-    return globals_of(t, t.call_stack.frames[-1])
+    return _globals_of(t, t.call_stack.frames[-1])
 
 
-def globals_of(t: Tracer, frame: Any) -> Value:
+def _globals_of(t: Tracer, frame: Any) -> Value:
     """The same value for the same dict."""
     if id(frame.scope) not in t.objects:
         t.remember(frame.scope, Globals(frame))

@@ -6,7 +6,6 @@ import re
 import warnings
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.frames import globals_of
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.registry import registry
@@ -48,7 +47,7 @@ def _given_later(t: Tracer, warning: list[Value], level: int) -> LaterCall:
     if place < 0:
         return LaterCall(warnings.warn, [*warning, Constant(1 - place)])
     frame = t.call_stack.frames[place]
-    where = [Constant(frame.code.co_filename), Constant(frame.line()), globals_of(t, frame)]
+    where = [Constant(frame.code.co_filename), Constant(frame.line()), Constant(frame.scope)]
     return LaterCall(lookups.warn_at, [*warning, *where])
 
 

@@ -74,7 +74,10 @@ def total(*numbers: Any) -> Any:
 
 
 def reduce(function: Callable[[Any, Any], Any], items: Iterable[Any], *initial: Any) -> Any:
-    iterator = iter(items)
+    try:
+        iterator = iter(items)
+    except TypeError:
+        raise TypeError("reduce() arg 2 must support iteration") from None
     if initial:
         result = initial[0]
     else:

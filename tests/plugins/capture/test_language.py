@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import os
+import types
 import typing
 
 import pytest
@@ -780,3 +781,25 @@ def test_what_is_looked_for_is_taken_from_an_iterator_and_no_more():
 
 class Absent:
     pass
+
+
+class Rounded:
+    pass
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: {**[(1, 2)]}, lambda: {**[]}, lambda: (lambda **k: k)(**{2: "a"}), lambda: round(Rounded()),
+        lambda: list(reversed(Rounded())), lambda: functools.reduce(max, 3), lambda: (lambda *a: a)(*Rounded()),
+        lambda: f"{types.SimpleNamespace():>4}", lambda: list(types.SimpleNamespace()),
+    ],
+)  # fmt: skip
+def test_what_python_refuses_is_refused_in_its_words(run):
+    def program(x):
+        try:
+            return run(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[0] == program(torch.ones(2))[0]

@@ -173,7 +173,7 @@ def _rounded(t: Tracer, number: Symbolic, digits: Value) -> Value | None:
 @registry.function(round)
 def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
-    if isinstance(value, Tensor) and member_owner(value.type(), "__round__") is None:
+    if isinstance(value, (Tensor, Instance)) and member_owner(value.type(), "__round__") is None:
         raise t.raised(TypeError, f"type {value.type().__name__} doesn't define __round__ method")
     if isinstance(value, (Tensor, Instance)):
         return value.call_method(t, "__round__", list(digits), {})
