@@ -8,6 +8,7 @@ import contextlib
 import copy
 import dataclasses
 import enum
+import fractions
 import functools
 import itertools
 import math
@@ -803,3 +804,28 @@ def test_what_python_refuses_is_refused_in_its_words(run):
             return str(error), x + 1
 
     assert Observed(program)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+def test_a_deque_is_an_index_as_a_list_is_and_no_size():
+    def program(x):
+        found = [x[collections.deque([0, 1])], x[collections.deque([0]), 1], torch.tensor(collections.deque([1, 2]))]
+        try:
+            return x.view(collections.deque([4, 3]))
+        except TypeError:
+            return found
+
+    observed = Observed(program)
+    for _ in range(2):
+        for mine, theirs in zip(observed(torch.ones(3, 4)), program(torch.ones(3, 4)), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("value", [fractions.Fraction(1, 2), 2.5, 3, None, "ff", b"12"], ids=str)
+def test_an_int_with_a_base_is_made_of_texts_alone(value):
+    def program(x):
+        try:
+            return int(value, 16), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program, fullgraph=True)(torch.ones(2))[0] == program(torch.ones(2))[0]

@@ -80,6 +80,8 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
 def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str) -> Handler:
     def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         value = args[0].realize() if args else None
+        if len(args) > 1 and cls is int and not issubclass(value.type(), (str, bytes, bytearray)):  # type: ignore[union-attr]
+            raise t.raised(TypeError, "int() can't convert non-string with explicit base")
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
         if isinstance(value, Choice) and cls is float and len(args) == 1:
