@@ -152,7 +152,7 @@ class Instance(Value):
         """``object.__getattribute__``."""
         if name == "__class__" and look_up(t, self.kind, name)[0] is object:
             return self.its_class(t)
-        if name == "__dict__":
+        if name == "__dict__" and keeps_attributes(self.kind):
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)
         if self.kept_by_payload(owner, raw):

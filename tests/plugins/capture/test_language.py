@@ -829,3 +829,30 @@ def test_an_int_with_a_base_is_made_of_texts_alone(value):
             return str(error), x + 1
 
     assert Observed(program, fullgraph=True)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+
+class SlottedWithDict(Slotted):
+    __slots__ = ("__dict__",)
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("kind", [Slotted, SlottedWithDict, fractions.Fraction, Shown])
+def test_objects_without_attributes_of_their_own_have_no_dict(kind, made_inside):
+    given = kind()
+
+    def program(x):
+        held, found = kind() if made_inside else given, [hasattr(given, "__dict__")]
+        for ask in (vars, lambda v: v.__dict__, lambda v: getattr(v, "__dict__", 7)):
+            try:
+                found.append(len(ask(held)) if ask(held) != 7 else 7)
+            except (TypeError, AttributeError) as error:
+                found.append(str(error))
+        return found, x + 1
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
