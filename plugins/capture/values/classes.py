@@ -584,11 +584,11 @@ class Class(Known):
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if (method := self.of_program(t, f"__{BINARY_NAMES[operation]}__")) is not None:
             return t.call(method, [other], {})
-        return (
-            t.fold(operation, [self, other], {})
-            if other.is_constant()
-            else super().binary(t, operation, other, inplace)
-        )
+        if not other.is_constant():
+            return super().binary(t, operation, other, inplace)
+        if inplace:  # the same, but for the words of its TypeError
+            operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
+        return t.fold(operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
         method = self.of_program(t, f"__r{BINARY_NAMES[operation]}__")

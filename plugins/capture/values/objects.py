@@ -185,7 +185,7 @@ class Instance(Value):
         self.assume_absent(t, name)
         if isinstance(raw, types.MemberDescriptorType):
             t.fails(object.__getattribute__, _with_slot(self.kind, name), name, of=self)
-        text = f"{full_name(self.kind)!r} object has no attribute {name!r}"
+        text = f"{spelled(self.kind)!r} object has no attribute {name!r}"
         raise t.raised(AttributeError, text, name=Constant(name), obj=self)
 
     def fallback_attr(self, t: Tracer, name: str) -> Value:
@@ -252,7 +252,7 @@ class Instance(Value):
         if self.own(t, name) is None:
             self.assume_absent(t, name)
             slot = isinstance(raw, types.MemberDescriptorType)
-            text = name if slot else f"{full_name(self.kind)!r} object has no attribute {name!r}"
+            text = name if slot else f"{spelled(self.kind)!r} object has no attribute {name!r}"
             raise t.raised(AttributeError, text)
         if self.source is not None and name not in self.stores and has_dict(self.object):
             t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
@@ -318,7 +318,7 @@ class Instance(Value):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = self.special(t, "__call__")
         if method is None:
-            raise t.raised(TypeError, f"{self.kind.__name__!r} object is not callable")
+            raise t.raised(TypeError, f"{spelled(self.kind)!r} object is not callable")
         return t.call(method, args, kwargs)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
@@ -431,11 +431,6 @@ def _with_slot(kind: type, name: str) -> Any:
     """An instance of a class of the names of another one, with a slot that holds nothing."""
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (), {"__slots__": (name,), **names})()
-
-
-def full_name(kind: type) -> str:
-    """A class as Python's own errors name it: one written in C with its module."""
-    return f"types.{kind.__name__}" if kind is types.SimpleNamespace else kind.__name__
 
 
 def has_dict(object: Any) -> bool:
