@@ -348,6 +348,10 @@ class Method(Callable_):
             return self.owner
         if name == "__func__":
             return self.function
+        if name == "__class__":
+            return t.wrap_known(types.MethodType)
+        if name == "__call__":
+            return self
         return self.function.get_attr(t, name)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -463,7 +467,7 @@ class Partial(Callable_):
             raise Unsupported(f"deleting {name!r} of a partial")
         own = self.attributes(t)
         if not t.truth(own.contains(t, Constant(name))):
-            raise t.raised(AttributeError, name)
+            raise t.raised(AttributeError, f"'functools.partial' object has no attribute {name!r}")
         own.del_item(t, Constant(name))
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -63,6 +63,8 @@ def interpolated(t: Tracer, text: Value, right: Value) -> Value | None:
         return None
     right = right.realize()
     values = right.items if type(right) is Tuple else [right]
+    if isinstance(right, Instance) and issubclass(right.kind, tuple):
+        return None  # whose items are the values
     if not any(_is_instance(v) for v in values):
         return None
     directives = _directives(text.value)
@@ -95,9 +97,9 @@ def _directives(text: str) -> tuple[tuple[str, str | None, str], ...] | None:
 
 
 def _is_instance(value: Value) -> bool:
-    """An object of which a method of its class makes the text, and that is no container for ``%`` to look into."""
+    """An object of which a method of its class makes the text."""
     value = value.realize()
     if isinstance(value, Class):  # of which a metaclass of the program's makes the text
         meta = type(value.object)
         return any(isinstance(getattr(meta, name), types.FunctionType) for name in ("__str__", "__repr__"))
-    return isinstance(value, Instance) and not issubclass(value.type(), (tuple, dict, int, float, str))
+    return isinstance(value, Instance)

@@ -341,6 +341,9 @@ class Instance(Value):
     def iterate(self, t: Tracer) -> Value:
         found = self.call_special(t, "__iter__")
         if found is not None:
+            kind = found.realize().type()
+            if not hasattr(kind, "__next__"):
+                raise t.raised(TypeError, f"iter() returned non-iterator of type {spelled(kind)!r}")
             return found
         if look_up(t, self.kind, "__getitem__")[0] is not None:
             return t.iterate_by_index(self)

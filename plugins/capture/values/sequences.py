@@ -452,6 +452,8 @@ class List(Sequence):
         return Constant(None)
 
     def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        if self.items:
+            self.m_clear(t)
         return self.m_extend(t, items) if items is not None else Constant(None)
 
     def rebuild(self, r: Rebuilder) -> str:

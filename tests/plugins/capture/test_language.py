@@ -856,3 +856,49 @@ def test_objects_without_attributes_of_their_own_have_no_dict(kind, made_inside)
     observed = Observed(program, fullgraph=True)
     for _ in range(2):
         assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+class Tally(collections.Counter):
+    def meth(self, n):
+        return len(self) + n
+
+
+class OwnInt(int):
+    def __str__(self):
+        return "own"
+
+
+class NoIterator:
+    def __iter__(self):
+        return 5
+
+
+class OwnList(list):
+    pass
+
+
+class OwnDefault(collections.defaultdict):
+    pass
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: "%s" % Tally("aab"), lambda: "%s" % collections.Counter("aab"), lambda: "%s %d" % (OwnInt(3), OwnInt(4)),
+        lambda: "%s" % OwnInt(3), lambda: "{} {:>4}".format(OwnInt(3), OwnInt(4)), lambda: "%(a)s" % Tally(a=2),
+        lambda: iter(NoIterator()), lambda: [*NoIterator()], lambda: functools.partial(1),
+        lambda: collections.defaultdict(1), lambda: OwnDefault(1), lambda: OwnDefault(list)["a"], lambda: Tally("a").meth.__class__, lambda: Tally("a").meth.__call__(2),
+        lambda: Tally("a").meth.__name__, lambda: (made := OwnList([1, 2]), made.__init__(), len(made))[1:],
+        lambda: (made := OwnList([1, 2]), made.__init__([3]), list(made))[1:],
+    ],
+)  # fmt: skip
+def test_objects_of_classes_do_as_in_eager(run):
+    def program(x):
+        try:
+            return run(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
