@@ -161,8 +161,10 @@ class Instance(Value):
         if data and look_up(t, type(raw), "__get__")[0] is not None:
             return self.computed(t, owner, name, raw)
         found = self.own(t, name)
-        if found is not None:
-            return found
+        return self.of_class(t, owner, name, raw) if found is None else found
+
+    def of_class(self, t: Tracer, owner: Any, name: str, raw: Any) -> Value:
+        """What the class has under a name that the instance has not."""
         if t.effects.class_changes and (changed := changed_in_class(t, self.kind, name)) is not None:
             self.assume_absent(t, name)
             return Method(changed, self) if changed.type() is types.FunctionType else changed
