@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy
 import torch.utils._sympy.interp
 import torch.utils._sympy.numbers
 import torch.utils._sympy.printers
@@ -17,6 +19,11 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 of_sizes = functions
 """Divisions, minima and conversions as sympy functions."""
+ARITHMETIC: dict[Any, Callable[[Any, Any], Any]] = {
+    sympy.Add: operator.add, sympy.Mul: operator.mul, functions.FloorDiv: operator.floordiv, functions.Max: max,
+    functions.Min: min, functions.PythonMod: operator.mod, functions.Mod: operator.mod,
+}  # fmt: skip
+"""Arithmetic of sizes, which is exact in any order, as functions of two integers."""
 PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
 """Computes one with Python's operators, on proxies too."""
 sympy_interp = torch.utils._sympy.interp.sympy_interp

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -118,16 +117,13 @@ def _graphed(
 _titles: WeakKeyDictionary[CompileContext, str] = WeakKeyDictionary()
 """What the function is called that a graph was captured from, by the compilation of both its forward and backward."""
 
-_UNIT = re.compile(r"<turret (.+) \d+>")
-
 
 def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     """The name of the user's function that is running, for people; asked once, in the first call."""
     frame = sys._getframe() if role != "backward" else None
     while frame is not None:
-        found = _UNIT.fullmatch(frame.f_code.co_filename)
-        name = found[1].rpartition(".")[2] if found else None
-        if name == frame.f_code.co_name:
+        name = frame.f_globals.get("__unit__", "").rpartition(".")[2]
+        if name and name == frame.f_code.co_name:
             _titles[context] = name
             break
         frame = frame.f_back

@@ -134,14 +134,18 @@ def seeded_backward(result: Any, inputs: Inputs, backward: Backward) -> list[Ten
         return [None] * len(inputs.leaves)
     outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
     roots = [t for t in outputs if not t.dtype.is_complex][: 1 if backward == "first" else None]
-    roots += [t for t in inputs.args if isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None]
+    roots += [t for t in inputs.args if isinstance(t, Tensor) and _has_history(t)]
     leaves = [leaf for leaf in inputs.leaves if leaf.requires_grad]
     if not roots or not leaves:
         return [None] * len(inputs.leaves)
     tangents = [_tangent(root, index, backward) for index, root in enumerate(roots)]
-    asked = [t for t in outputs if t.grad_fn is not None] if backward == "results" else []
+    asked = list(filter(_has_history, outputs)) if backward == "results" else []
     found = iter(torch.autograd.grad(roots, [*leaves, *asked], tangents, allow_unused=True))
     return [*(next(found) if leaf.requires_grad else None for leaf in inputs.leaves), *found]
+
+
+def _has_history(value: Tensor) -> bool:
+    return value.requires_grad and value.grad_fn is not None
 
 
 def _tangent(root: Tensor, index: int, backward: Backward) -> Tensor:

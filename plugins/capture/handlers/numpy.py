@@ -23,10 +23,10 @@ from turret.plugins.capture.values.arrays import (
     scalar_of_call,
 )
 from turret.plugins.capture.values.base import Constant, Tracer, Value, is_numpy_scalar
-from turret.plugins.capture.values.functions import Builtin
+from turret.plugins.capture.values.functions import Builtin, Known
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Array, Tensor
 from turret.torch_compat.dispatch import no_dispatch
 
 _PURE = """
@@ -131,21 +131,43 @@ def _folded(name: str, original: Any) -> Any:
     return handler
 
 
-_MAKERS = {f: (int,) for f in (numpy.arange, numpy.zeros, numpy.ones)} | {numpy.full: (int, float, bool)}
-"""Functions that make the arrays that torch's library makes, of sizes and of numbers of these types."""
+_MAKERS: dict[Any, tuple[type, ...]] = {
+    **dict.fromkeys((numpy.arange, numpy.zeros, numpy.ones, numpy.eye, numpy.identity, numpy.tri), (int,)),
+    **dict.fromkeys((numpy.full, numpy.linspace, numpy.logspace), (int, float, bool)),
+    **dict.fromkeys((numpy.tile, numpy.repeat, numpy.roll, numpy.broadcast_to, numpy.pad), (int, Array)),
+    numpy.indices: (int,),
+}
+"""Functions that make the arrays that torch's library makes, of sizes and of numbers or known arrays of these types."""
+_PLACES_OF_DTYPES = {numpy.zeros: 1, numpy.ones: 1, numpy.full: 2, numpy.identity: 1}
+"""Where some are told a dtype without its name."""
 _DTYPES = frozenset(["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
 
 
 def _makes_of_sizes(original: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> bool:
     """Whether a call makes an array of numbers that change; other calls are computed while capturing."""
-    types = _MAKERS.get(original, ())
-    parts = [p for v in args for p in _parts(v)] if types and kwargs.keys() <= {"dtype"} else []
+    types = _MAKERS.get(original)
+    if types is None:
+        return False
+    named = dict(kwargs)
+    if (place := _PLACES_OF_DTYPES.get(original, len(args))) < len(args):
+        args, named["dtype"] = (*args[:place], *args[place + 1 :]), args[place]
+    dtype = named.pop("dtype", Constant("bool")).realize()
+    parts = [p for v in (*args, *named.values()) for p in _parts(v)]
     if not any(isinstance(p, Symbolic) for p in parts):
         return False
-    dtype = kwargs["dtype"].realize() if kwargs else Constant("bool")
-    if not dtype.is_constant() or not _is_among(dtype.constant(), _DTYPES):
+    if not isinstance(dtype, (Constant, Known)) or not _is_among(_dtype_of(dtype), _DTYPES):
         return False
-    return all(p.type() in types and (isinstance(p, Symbolic) or p.is_constant()) for p in parts)
+    return all(_is_part(p, types) for p in parts)
+
+
+def _is_part(part: Value, types: tuple[type, ...]) -> bool:
+    if isinstance(part, Array):
+        return Array in types
+    return part.type() in types and (isinstance(part, Symbolic) or part.is_constant())
+
+
+def _dtype_of(value: Constant | Known) -> Any:
+    return value.value if isinstance(value, Constant) else value.object
 
 
 def _is_among(dtype: Any, names: frozenset[str]) -> bool:
@@ -158,7 +180,7 @@ def _is_among(dtype: Any, names: frozenset[str]) -> bool:
 def _parts(value: Value) -> list[Value]:
     """An argument, or what is in one that is a shape."""
     held = value.realize()
-    return [v.realize() for v in held.items] if isinstance(held, Tuple | List) else [held]
+    return [p for v in held.items for p in _parts(v)] if isinstance(held, Tuple | List) else [held]
 
 
 def _as_tensor_code(original: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Any | None:

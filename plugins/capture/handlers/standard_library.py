@@ -146,6 +146,7 @@ def find_each_of_pattern(t: Tracer, pattern: Value, string: Value, *bounds: Valu
 _LEVELS = {
     logging.Logger.debug: logging.DEBUG, logging.Logger.info: logging.INFO, logging.Logger.warning: logging.WARNING,
     logging.Logger.error: logging.ERROR, logging.Logger.critical: logging.CRITICAL,
+    logging.Logger.exception: logging.ERROR,
 }  # fmt: skip
 
 
@@ -172,6 +173,19 @@ for _method, _level in _LEVELS.items():
     registry.function(_method)(functools.partial(_message, _level))
 
 
+def _message_of_root(level: int, t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
+    """``logging.info`` and its kin, which make a handler where there is none."""
+    root = BoundSource("the root logger", logging.root)
+    t.guards.take("CALL", root, (lookups.has_handlers, found := lookups.has_handlers(logging.root)))
+    if not found:
+        raise Unsupported("a message for the root logger, which has no handler yet")
+    return _message(level, t, t.wrap(logging.root, root), *args, **kwargs)
+
+
+for _name, _level in (("debug", 10), ("info", 20), ("warning", 30), ("error", 40), ("exception", 40), ("critical", 50)):
+    registry.function(getattr(logging, _name))(functools.partial(_message_of_root, _level))
+
+
 @registry.function(logging.Logger.log)
 def log(t: Tracer, /, logger: Value, level: Value, *args: Value, **kwargs: Value) -> Value:
     return _message(t.int_of(level), t, logger, *args, **kwargs)
@@ -180,6 +194,22 @@ def log(t: Tracer, /, logger: Value, level: Value, *args: Value, **kwargs: Value
 @registry.function(logging.Logger.isEnabledFor)
 def is_enabled_for(t: Tracer, logger: Value, level: Value) -> Value:
     return Constant(_is_enabled(t, logger, t.int_of(level)))
+
+
+@registry.function(logging.Logger.getEffectiveLevel)
+def effective_level(t: Tracer, logger: Value) -> Value:
+    held = logger.realize()
+    if not isinstance(held, Instance) or held.source is None or held.mutated:
+        raise Unsupported(f"the level of {held.describe()}")
+    found = lookups.effective_level(held.object)
+    t.guards.take("CALL", held.source, (lookups.effective_level, found))
+    return Constant(found)
+
+
+registry.followed |= {
+    f"LoggerAdapter.{name}"
+    for name in ("debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor", "process")
+}
 
 
 @registry.function(logging.getLogger)

@@ -417,6 +417,9 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
     return Constant(found)
 
 
+registry.followed.add("_Environ.setdefault")  # which reads alone where there is such a variable
+
+
 @registry.kind(turret.frames.stances.set_stance)
 def set_stance(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("a change of the stance")

@@ -6,6 +6,7 @@ import re
 import warnings
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.record.effects import LaterCall
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
@@ -19,16 +20,35 @@ def _only_in_whole_graphs(t: Tracer, what: str) -> None:
 
 
 @registry.function(warnings.warn)
-def warn(t: Tracer, /, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
-    """A warning of a whole graph is given after it; its place in the program is lost."""
+def warn(
+    t: Tracer,
+    /,
+    message: Value,
+    category: Value | None = None,
+    stacklevel: Value | None = None,
+    *others: Value,
+    **named: Value,
+) -> Value:
+    """A warning of a whole graph is given after it, of the line that gave it."""
     _only_in_whole_graphs(t, "a warning")
     text = t.constant_of(message)
     cls = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
     if not any(issubclass(cls, kind) and re.match(start, text, re.I) for level in t.ignored for kind, start in level):
         if t.state.records_warnings():
             raise Unsupported("a warning that the program records")
-        t.effects.later.append(LaterCall(warnings.warn, [Constant(text), t.wrap_known(cls)]))
+        level = 1 if stacklevel is None else max(t.int_of(stacklevel), 1)
+        t.effects.later.append(_given_later(t, [Constant(text), t.wrap_known(cls)], level))
     return Constant(None)
+
+
+def _given_later(t: Tracer, warning: list[Value], level: int) -> LaterCall:
+    """A warning at a line of the frame that is ``level`` frames up, from 1; of callers' frames after the graph."""
+    place = len(t.call_stack.frames) - level
+    if place < 0:
+        return LaterCall(warnings.warn, [*warning, Constant(1 - place)])
+    frame = t.call_stack.frames[place]
+    where = [Constant(frame.code.co_filename), Constant(frame.line()), Constant(frame.scope)]
+    return LaterCall(lookups.warn_at, [*warning, *where])
 
 
 class CaughtWarnings(Instance):

@@ -40,6 +40,7 @@ from turret.plugins.capture.values.classes import (
 from turret.plugins.capture.values.exceptions import blank_exception
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
+from turret.plugins.capture.values.instance_texts import formatted
 from turret.plugins.capture.values.made_wrappers import completed, is_made_here
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
@@ -443,15 +444,12 @@ class Caller(Tracer):
         if not hasattr(kind, "_fields"):
             return NamedTuple(args[0].unpack(self), kind)
         fields = kind._fields
-        bound = dict(zip(fields, args, strict=False))
-        bound.update(kwargs)
-        for name in fields:
-            if name not in bound:
-                if name not in kind._field_defaults:
-                    raise self.raised(TypeError, f"{kind.__name__}.__new__() missing required argument: {name!r}")
-                bound[name] = self.wrap_known(kind._field_defaults[name])
-        if len(args) > len(fields) or len(bound) > len(fields):
-            raise self.raised(TypeError, f"{kind.__name__}.__new__() got unexpected arguments")
+        try:
+            kind.__new__(kind, *(None for _ in args), **dict.fromkeys(kwargs))
+        except TypeError as error:  # which takes these arguments whatever they are, or refuses them
+            raise self.raised_from(error) from None
+        bound = {**kind._field_defaults, **dict(zip(fields, args, strict=False)), **kwargs}
+        bound = {n: v if isinstance(v, Value) else self.wrap_known(v) for n, v in bound.items()}
         return NamedTuple([bound[n] for n in fields], kind)
 
     # Builtins.
@@ -537,6 +535,8 @@ class Caller(Tracer):
         """A method of a text."""
         if object.__name__ == "join" and len(args) == 1:
             args = [Tuple(self.listed(args[0].realize(), "can only join an iterable"))]
+        if (written := formatted(self, object, args, kwargs)) is not None:
+            return written
         write = self.text if object.__name__ in ("format", "format_map") else self.fold
         return write(object, args, kwargs)
 

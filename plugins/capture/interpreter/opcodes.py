@@ -24,7 +24,7 @@ from turret.plugins.capture.python.instructions import (
     two_slots,
 )
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import NULL, Constant, Unread, Value, spelled
+from turret.plugins.capture.values.base import NULL, Constant, Tracer, Unread, Value, spelled
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Cell, called_as
 from turret.plugins.capture.values.mappings import Dict
@@ -429,7 +429,13 @@ def extend(f: Frame, i: Instruction) -> None:
     target = f.stack[-i.arg].realize()
     if i.name == "LIST_EXTEND" and not f.tracer.has_items(more):
         raise f.tracer.raised(TypeError, f"Value after * must be an iterable, not {spelled(more.type())}")
+    if i.name == "DICT_UPDATE" and not _is_mapping(f.tracer, more):
+        raise f.tracer.raised(TypeError, f"{spelled(more.type())!r} object is not a mapping")
     target.call_method(f.tracer, "extend" if i.name == "LIST_EXTEND" else "update", [more], {})
+
+
+def _is_mapping(t: Tracer, value: Value) -> bool:
+    return isinstance(value, InstanceDict) or look_up(t, value.type(), "keys")[1] is not None
 
 
 @registry.instruction("DICT_MERGE")
@@ -438,7 +444,7 @@ def dict_merge(f: Frame, i: Instruction) -> None:
     target = f.stack[-i.arg].realize()
     below = f.stack[: -i.arg - 1]
     called = below[-2 if NULL_IS_ABOVE else -1].realize()
-    if not isinstance(more, InstanceDict) and look_up(f.tracer, more.type(), "keys")[1] is None:
+    if not _is_mapping(f.tracer, more):
         named = f"{called_as(f.tracer, called)} argument after ** must be a mapping, not {spelled(more.type())}"
         raise f.tracer.raised(TypeError, named)
     for key, value in f.tracer.pairs(more):

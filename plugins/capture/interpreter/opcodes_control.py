@@ -182,8 +182,10 @@ def call_function_ex(f: Frame, i: Instruction) -> None:
     if not f.tracer.has_items(args):
         called = called_as(f.tracer, function)
         raise f.tracer.raised(TypeError, f"{called} argument after * must be an iterable, not {spelled(args.type())}")
-    values = args.unpack(f.tracer)
+    values = f.tracer.all_items(args)
     named = {} if kwargs is None else {f.tracer.constant_of(k): v for k, v in f.tracer.pairs(kwargs)}
+    if not all(isinstance(name, str) for name in named):
+        raise f.tracer.raised(TypeError, "keywords must be strings")
     f.push(f.tracer.call(function, values, named))
 
 

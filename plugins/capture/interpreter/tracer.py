@@ -50,12 +50,13 @@ from turret.plugins.capture.values.base import (
     spelled,
 )
 from turret.plugins.capture.values.choices import Choice
-from turret.plugins.capture.values.classes import bind_attribute, contained, look_up
+from turret.plugins.capture.values.classes import Class, bind_attribute, contained, look_up
 from turret.plugins.capture.values.drawn_entries import entry_drawn
 from turret.plugins.capture.values.exceptions import ExceptionInstance, kept_fields, traceback_of
 from turret.plugins.capture.values.floats import Changing, ChangingBool
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.identity_keys import IdentityKeys
+from turret.plugins.capture.values.instance_texts import interpolated
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
@@ -485,7 +486,9 @@ class FrameTracer(Caller):
 
     def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
         """A binary operator."""
-        written = operated_later(self, operation, left, right)
+        written: Value | None = operated_later(self, operation, left, right)
+        if written is None and operation is operator.mod:
+            written = interpolated(self, left.realize(), right)
         if written is not None:
             return written
         left, right = left.realize(), right.realize()
@@ -543,6 +546,8 @@ class FrameTracer(Caller):
         """A unary operator."""
         if isinstance(value, Tensor) and self.overrides.sees_all():
             return self.overrides.method(value, _UNARY_NAMES[name], [], {})
+        if name == "invert" and isinstance(value, Symbolic) and value.type() is int:
+            return self.binary(operator.sub, Constant(-1), value)
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
         if isinstance(value, (Array, Choice)):
@@ -586,6 +591,27 @@ class FrameTracer(Caller):
         while (item := self.next_or_none(iterator)) is not None:
             self.call_stack.count_loop()
             yield item
+
+    def all_items(self, value: Value) -> list[Value]:
+        """All items for a new list: Python asks how many there are, where a class of the program's says so."""
+        value = value.realize()
+        if not isinstance(value, (Instance, Class)):
+            return value.unpack(self)
+        iterator = self.iterate(value)
+        self.ask_length(value)
+        return list(self.drain(iterator))
+
+    def ask_length(self, value: Value) -> None:
+        """Call what tells how many items there are, for the sake of what that does or raises."""
+        for name in ("__len__", "__length_hint__"):
+            if isinstance(look_up(self, value.type(), name)[1], types.FunctionType):
+                try:
+                    value.call_special(self, name) if isinstance(value, Instance) else value.length(self)
+                except Raised as raised:
+                    if not issubclass(raised.value.type(), TypeError):
+                        raise
+                    continue
+                return
 
     def each(self, value: Value) -> Iterable[Value]:
         """All items: at once of a sequence, else as they are asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import functools
 import gc
 import inspect
@@ -11,6 +12,7 @@ import itertools
 import logging
 import sys
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -101,6 +103,66 @@ def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made
         return neg_view(made) if tensor.is_neg() else made
+
+
+def text_of_type(value: Any) -> tuple[type, str]:
+    """What tells immutable objects of the standard library apart: those that are equal may be written differently."""
+    return type(value), repr(value)
+
+
+def decimal_settings(module: Any) -> tuple:
+    """What decides how this thread computes with decimal numbers."""
+    held = module.getcontext()
+    traps = tuple(kind.__name__ for kind, traps in held.traps.items() if traps)
+    return held.prec, held.rounding, held.Emin, held.Emax, held.capitals, held.clamp, traps
+
+
+_NOTHING = object()
+
+
+def is_set_in_context(variable: contextvars.ContextVar) -> bool:
+    """Whether a variable holds something in the context of the caller: its default does not count."""
+    return variable.get(_NOTHING) is not _NOTHING
+
+
+def has_default(variable: contextvars.ContextVar) -> bool:
+    """Whether a variable has a default, or holds something."""
+    try:
+        variable.get()
+    except LookupError:
+        return False
+    return True
+
+
+def content_of_context_variable(variable: contextvars.ContextVar) -> Any:
+    """What a variable holds in the context of the caller, or its default."""
+    return variable.get()
+
+
+def variable_to_reset(token: contextvars.Token) -> contextvars.ContextVar | None:
+    """The variable of a token that was not used yet; None for one that was."""
+    return None if repr(token).startswith("<Token used") else token.var
+
+
+def is_flattened(called: functools.partial) -> bool:
+    """Whether a partial of this one is one of what it calls; asking for its ``__dict__`` would make it another."""
+    return functools.partial(called).func is called.func
+
+
+def warn_at(text: str, category: type[Warning], filename: str, line: int, scope: dict[str, Any]) -> None:
+    """A warning of a line of the program, in whose globals it is noted as given."""
+    registry = scope.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, filename, line, scope.get("__name__", "<string>"), registry)
+
+
+def has_handlers(logger: logging.Logger) -> bool:
+    """Whether a logger has handlers of its own."""
+    return bool(logger.handlers)
+
+
+def effective_level(logger: logging.Logger) -> int:
+    """The level of a logger, or of the nearest one around it that has one."""
+    return logger.getEffectiveLevel()
 
 
 def is_logged(level: int, logger: logging.Logger) -> bool:

@@ -50,3 +50,49 @@ def _of_no_variables(code: types.CodeType, filename: str) -> types.CodeType:
         co_filename=filename, co_exceptiontable=b"", co_flags=0, co_argcount=0, co_posonlyargcount=0,
         co_kwonlyargcount=0, co_nlocals=0, co_varnames=(), co_cellvars=(), co_freevars=(),
     )  # fmt: skip
+
+
+MARK = "  #: "
+"""What stands between a line of rebuilt code and the number of the program's line that it is run for."""
+
+
+def shown_in_program(code: types.CodeType, text: str, of: types.CodeType) -> types.CodeType:
+    """Rebuilt code whose marked lines are lines of the program, for what looks at the frame that calls it.
+
+    A log names its caller's file and line, and so does a warning.  What is not marked is the first line of the function
+    that the code stands for, ``of``; code of which no line is marked is as it was.
+    """
+    marked = {n: int(line.rpartition(MARK)[2]) for n, line in enumerate(text.splitlines(), 1) if MARK in line}
+    if not marked:
+        return code
+    first = before = of.co_firstlineno
+    table = b""
+    for start, end, number in code.co_lines():
+        line = marked.get(number or 0, first)
+        table += entries_of_lines((end - start) // 2, line - before)
+        before = line
+    return code.replace(co_filename=of.co_filename, co_firstlineno=first, co_linetable=table)
+
+
+def entries_of_lines(units: int, line: int | None) -> bytes:
+    """Entries for a stretch of code: without a line, or ``line`` lines behind the stretch before."""
+    made = bytearray()
+    while units > 0:
+        step = min(units, 8)
+        made.append(128 | (15 if line is None else 13) << 3 | step - 1)
+        if line is not None:
+            made += _signed_number(line)
+            line = 0
+        units -= step
+    return bytes(made)
+
+
+def _signed_number(value: int) -> bytes:
+    """A number as line tables have it: six bits a byte, the lowest first, and the sign in the lowest of all."""
+    rest = abs(value) << 1 | (value < 0)
+    made = bytearray()
+    while rest >= 64:
+        made.append(64 | rest & 63)
+        rest >>= 6
+    made.append(rest)
+    return bytes(made)

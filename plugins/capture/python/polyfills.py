@@ -74,7 +74,10 @@ def total(*numbers: Any) -> Any:
 
 
 def reduce(function: Callable[[Any, Any], Any], items: Iterable[Any], *initial: Any) -> Any:
-    iterator = iter(items)
+    try:
+        iterator = iter(items)
+    except TypeError:
+        raise TypeError("reduce() arg 2 must support iteration") from None
     if initial:
         result = initial[0]
     else:
@@ -526,3 +529,35 @@ def dispatching_method(descriptor: Any, object: Any, owner: Any = None) -> Any:
     method.__isabstractmethod__ = descriptor.__isabstractmethod__  # type: ignore[attr-defined]
     method.register = descriptor.register  # type: ignore[attr-defined]
     return functools.update_wrapper(method, descriptor.func)
+
+
+def text_of_fields(fields: Iterable[Any], args: Any, kwargs: Any) -> str:
+    """``str.format``; ``fields``: the text before each, what leads to its value, its format and its conversion."""
+    made = ""
+    for before, steps, spec, conversion in fields:
+        made += before
+        if steps is None:
+            continue
+        first, further = steps
+        value = args[first] if isinstance(first, int) else kwargs[first]
+        for is_attribute, key in further:
+            value = getattr(value, key) if is_attribute else value[key]
+        if conversion is not None:
+            value = repr(value) if conversion == "r" else str(value) if conversion == "s" else ascii(value)
+        made += format(value, spec)
+    return made
+
+
+def text_of_directives(directives: Iterable[Any], values: Any) -> str:
+    """``text % values``; ``directives``: the text before each, and what stands there, of which texts differ."""
+    made, number = "", 0
+    for before, directive, conversion in directives:
+        made += before
+        if directive is None:
+            continue
+        value = values[number]
+        number += 1
+        if conversion in "sr":
+            value = str(value) if conversion == "s" else repr(value)
+        made += directive % (value,)
+    return made

@@ -25,6 +25,7 @@ from turret.plugins.capture.python.instructions import (
     CELLS_ARE_LOADED_AS_VARIABLES,
     NULL_IS_ABOVE,
 )
+from turret.plugins.capture.python.places import entries_of_lines
 
 
 @attrs.frozen(eq=False)
@@ -243,40 +244,16 @@ class _Writer:
 def _lines_of_prologue(origin: types.CodeType, size: int, offset: int, covered: tuple[int, int] | None) -> bytes:
     """Entries of a line table for the prologue: no line, but for the part that stands for the instruction there."""
     if covered is None:
-        return _entries_of_lines(size // 2, None)
+        return entries_of_lines(size // 2, None)
     line = decode(origin).line_at(offset) - origin.co_firstlineno
     start, end = (n // 2 for n in covered)
     # Lines count from the entry before: the last unit, the cache of a call, goes back to where the original begins.
     return b"".join(
         (
-            _entries_of_lines(start, None), _entries_of_lines(end - start - 1, line), _entries_of_lines(1, -line),
-            _entries_of_lines(size // 2 - end, None),
+            entries_of_lines(start, None), entries_of_lines(end - start - 1, line), entries_of_lines(1, -line),
+            entries_of_lines(size // 2 - end, None),
         )
     )  # fmt: skip
-
-
-def _entries_of_lines(units: int, line: int | None) -> bytes:
-    """Entries for a stretch of code: without a line, or ``line`` lines behind the stretch before."""
-    made = bytearray()
-    while units > 0:
-        step = min(units, 8)
-        made.append(128 | (15 if line is None else 13) << 3 | step - 1)
-        if line is not None:
-            made += _signed_number(line)
-            line = 0
-        units -= step
-    return bytes(made)
-
-
-def _signed_number(value: int) -> bytes:
-    """A number as line tables have it: six bits a byte, the lowest first, and the sign in the lowest of all."""
-    rest = abs(value) << 1 | (value < 0)
-    made = bytearray()
-    while rest >= 64:
-        made.append(64 | rest & 63)
-        rest >>= 6
-    made.append(rest)
-    return bytes(made)
 
 
 _CELL_OPERATIONS = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF"})

@@ -27,6 +27,7 @@ from turret.plugins.capture.python.instructions import (
     name_of,
 )
 from turret.plugins.capture.python.lifetimes import has_finalizer, has_observable_finalizer, is_built_in_iterator
+from turret.plugins.capture.python.places import MARK
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
@@ -135,7 +136,7 @@ class _Break:
         let_go = self.let_go(0 if entry is None else entry.depth) if done else ""
         if not done:
             return tails
-        body = "".join(f"\n    {line}" for line in self.handled(done))
+        body = "".join(f"\n    {line}{MARK}{self.frame.line()}" for line in self.handled(done))
         place = f"at_line(error, f, {self.frame.line()}{self.kept_by_tracebacks()})"
         if entry is None:
             return [f"try:{body}\n  except BaseException as error: {let_go}{place}; raise", *tails]

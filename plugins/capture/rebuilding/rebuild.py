@@ -132,10 +132,11 @@ class FrameRebuilder:
                 self.line(f"{base}.append({name}, {self.load(item)})")
 
     def replay_attributes(self, value: Known) -> None:
-        """Attributes set on a function or class."""
+        """Attributes set on a function or class, past a metaclass that was followed."""
+        setter = type.__setattr__ if isinstance(value.object, type) else setattr
         for (owner, name), content in self.t.effects.attributes.items():
             if owner == id(value.object):
-                self.effect(f"{self.constant(setattr)}({self.load(value)}, {name!r}, {self.load(content)})")
+                self.effect(f"{self.constant(setter)}({self.load(value)}, {name!r}, {self.load(content)})")
 
     # The function.
 

@@ -18,7 +18,7 @@ from turret.plugins.capture.values.floats import ChangingBool
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance
-from turret.plugins.capture.values.sequences import Range, Sequence, Slice
+from turret.plugins.capture.values.sequences import Deque, Range, Sequence, Slice
 from turret.plugins.capture.values.symbols import Symbolic
 from turret.plugins.capture.values.tensors import Array, Tensor
 
@@ -66,6 +66,8 @@ def _nest(t: Tracer, value: Value, in_64_bits: bool) -> tuple[Any, Any]:
     """A container of arguments."""
     if isinstance(value, Instance) and isinstance(value.payload, (Sequence, Constant)):
         return argument_of(t, value.payload, in_64_bits=in_64_bits)  # of which torch's own code sees no more
+    if isinstance(value, Deque):
+        raise Unsupported("a deque as an argument of an operation on tensors")  # of which few take one
     if isinstance(value, Sequence):
         nodes, fakes = _row(t, value.items, in_64_bits)
         kind = list if value.kind is list else tuple

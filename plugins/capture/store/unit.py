@@ -16,6 +16,7 @@ from turret.frames import frame_hook, guard_tree
 from turret.frames.filtering.guard_audit import AuditedCheck, GuardAudit
 from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.hooks.context import CompileContext
+from turret.plugins.capture.python.places import shown_in_program
 from turret.storage.source_lines import show_lines
 
 _numbers = itertools.count()
@@ -120,7 +121,11 @@ def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) 
         scope["__name__"] = function.__globals__["__name__"]
     exec(compile(text, name, "exec"), scope)
     made, code = scope["compiled"], function.__code__
-    made.__code__ = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    scope["__unit__"] = function.__qualname__
     show_lines(made, text)
+    plain = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    made.__code__ = shown_in_program(plain, text, code)
+    if made.__code__ is not plain:  # what it calls may warn
+        scope["__warningregistry__"] = function.__globals__.setdefault("__warningregistry__", {})
     frame_hook.load().mark(made.__code__, frame_hook.FrameKind.SKIP)
     return made

@@ -33,6 +33,7 @@ from turret.torch_compat.function_overrides import (
     function_override_state,
     set_function_override_state,
 )
+from turret.torch_compat.sizes import ARITHMETIC
 
 _MOST_ELEMENTS = 1 << 18
 """Elements of the arrays that numpy is asked with, where smaller ones say nothing."""
@@ -97,7 +98,18 @@ def _symbolic(t: Tracer, number: torch.SymInt) -> Value:
         made = node.meta.get("example_value")
         if isinstance(made, torch.SymInt) and made.node.expr == number.node.expr:
             return Symbolic(node, made)
-    return Constant(int(number))
+    return _computed_size(t, number)
+
+
+def _computed_size(t: Tracer, number: torch.SymInt) -> Value:
+    """What torch's library computed of sizes and ints, computed by the graph as well, unless of what it has not."""
+    expression, node = number.node.expr, number.node
+    function = ARITHMETIC.get(expression.func)
+    if function is None:
+        return Constant(int(number))
+    parts = [torch.SymInt(type(node)(part, node.shape_env, int, None)) for part in expression.args]
+    values = [Constant(int(part.node.expr)) if part.node.expr.is_Integer else _symbolic(t, part) for part in parts]
+    return functools.reduce(lambda one, other: t.call(t.wrap_known(function), [one, other], {}), values)
 
 
 def python_of(t: Tracer, value: Value) -> Any:
@@ -183,9 +195,64 @@ def argsort(a: Any, axis: int = -1, kind: str | None = None, *, stable: bool | N
     return library.ndarray(torch.argsort(library.asarray(a).tensor, dim=axis, stable=True))
 
 
+def tile(A: Any, reps: Any) -> Any:
+    """``numpy.tile``, of a size as well."""
+    return _library()[0].tile(A, reps if isinstance(reps, (tuple, list)) else (reps,))
+
+
+def identity(n: Any, dtype: Any = "float64") -> Any:
+    """``numpy.identity``: in double precision, whatever torch's default is."""
+    return _library()[0].identity(n, dtype or "float64")
+
+
+def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = "float64") -> Any:
+    """``numpy.tri``: in double precision, whatever torch's default is."""
+    return _library()[0].tri(N, M, k, dtype or "float64")
+
+
+def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, dtype: Any = None) -> Any:
+    """``numpy.linspace`` by numpy's formula, in which a number that changes may say how many there are."""
+    library = _library()[0]
+    steps = num - 1 if endpoint else num
+    if not all(isinstance(v, (int, float)) for v in (start, stop)) or steps < 1 or start == stop:
+        return library.linspace(start, stop, num, endpoint, dtype=dtype)
+    made = torch.arange(num, dtype=torch.float64)
+    made = made * (torch.full((), float(stop - start), dtype=torch.float64) / steps) + start
+    if endpoint:
+        made[-1:].fill_(stop)
+    return library.ndarray(made) if dtype is None else library.ndarray(made).astype(dtype)
+
+
+def logspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None) -> Any:
+    """``numpy.logspace``, of what ``linspace`` gives."""
+    library = _library()[0]
+    made = library.ndarray(torch.pow(base, linspace(start, stop, num, endpoint).tensor))
+    return made if dtype is None else made.astype(dtype)
+
+
+def pad(array: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
+    """``numpy.pad`` with one number, where sizes that change may say how wide."""
+    library = _library()[0]
+    if mode != "constant" or not isinstance(constant_values, (int, float)):
+        raise NotImplementedError(f"padding in mode {mode}, or with several numbers")
+    tensor = library.asarray(array).tensor
+    widths = pad_width if isinstance(pad_width, (tuple, list)) else (pad_width, pad_width)
+    if not any(isinstance(w, (tuple, list)) for w in widths):
+        widths = (widths,)
+    if len(widths) == 1:
+        widths = (*widths,) * tensor.dim()
+    if len(widths) != tensor.dim() or any(len(w) != 2 for w in widths):
+        raise NotImplementedError("widths that are broadcast")
+    sides = [side for width in reversed(widths) for side in width]
+    if any(side < 0 for side in sides):
+        raise ValueError("index can't contain negative values")
+    return library.ndarray(torch.nn.functional.pad(tensor, sides, value=constant_values))
+
+
 _INSTEAD: dict[Any, Any] = {
     operator.truediv: divide, numpy.divide: divide, numpy.array: array, numpy.asarray: array, numpy.unique: unique,
-    numpy.sign: sign, numpy.square: square, numpy.argsort: argsort,
+    numpy.sign: sign, numpy.square: square, numpy.argsort: argsort, numpy.tile: tile, numpy.identity: identity,
+    numpy.tri: tri, numpy.linspace: linspace, numpy.logspace: logspace, numpy.pad: pad,
 }  # fmt: skip
 """Functions that are something else in torch's library."""
 _OTHERS = frozenset({"empty", "empty_like", "argsort", "unique", "save", "load", "shape", "size", "ndim"})
@@ -414,6 +481,8 @@ class NumpyCall:
                 continue
             try:
                 answer = self.asked(_Samples(small, most, matrices=_home(self.original) == "numpy.linalg"))
+                if small and not large and _says_nothing(*answer):
+                    continue
                 self.ask_of_nan(small)
                 return answer
             except Unsupported:
@@ -504,7 +573,7 @@ class NumpyCall:
 
     def array(self, tensor: Any, expected: Any, samples: list[numpy.ndarray]) -> Value:
         """A new array or scalar, in memory of its own or that of an argument, as numpy's is."""
-        shared = any(numpy.may_share_memory(expected, s) for s in samples) and isinstance(expected, numpy.ndarray)
+        shared = isinstance(expected, numpy.ndarray) and any(_is_view(expected, s) for s in samples)
         memory = tensor.fake.untyped_storage()._cdata
         sharing = any(held.fake.untyped_storage()._cdata == memory for _, held in self.arrays)
         if sharing and not shared:
@@ -552,6 +621,24 @@ def _has_plain_strides(tensor: torch.Tensor) -> bool:
             return False
         wanted = wanted * size
     return True
+
+
+def _says_nothing(answer: Any, samples: list[numpy.ndarray]) -> bool:
+    """Whether an answer holds an array without elements, of samples that have some."""
+    found = answer if isinstance(answer, (tuple, list)) else [answer]
+    return all(s.size for s in samples) and any(isinstance(a, numpy.ndarray) and not a.size for a in found)
+
+
+def _is_view(found: numpy.ndarray, sample: numpy.ndarray) -> bool:
+    """Whether an array lies in the memory of another, one without elements too, whose addresses say nothing."""
+    return numpy.may_share_memory(found, sample) or _memory(found) is _memory(sample)
+
+
+def _memory(array: Any) -> Any:
+    """What an array was made of in the end."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
 
 
 def _is_wider(found: numpy.dtype, expected: numpy.dtype) -> bool:

@@ -173,9 +173,11 @@ class KnownArray(_Numbers):
         if self.computed is not None:
             return r.load(self.computed)
         self.check_own("a result that is")
-        if self.array.base is not None or _owner(self.array) in r.t.shared_arrays:
+        copy, owner = self.array.copy("K"), _owner(self.array)
+        others = any(isinstance(v, KnownArray) and v is not self and _owner(v.array) == owner for v in r.kept)
+        if others or owner in r.t.shared_arrays or copy.strides != self.array.strides:
             raise Unsupported("a view of a numpy array, or one beside a tensor in its memory, after a graph break")
-        return r.assign(f"{r.constant(self.array.copy('K'))}.copy('K')")
+        return r.assign(f"{r.constant(copy)}.copy('K')")
 
 
 @attrs.frozen(eq=False)

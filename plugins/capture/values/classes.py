@@ -366,7 +366,7 @@ OBJECT_METHODS: dict[str, Callable[..., Value]] = {
 }
 """Methods of ``object`` itself."""
 
-METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS}
+METHODS_IN_C: dict[type | None, dict[str, Callable[..., Value]]] = {object: OBJECT_METHODS, type: {"__setattr__": _set}}
 """By class written in C, its methods as capture does them, called with the tracer, the instance and the arguments."""
 
 
@@ -512,21 +512,31 @@ class Class(Known):
             raise t.raised_from(error) from None
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        kind, meta = self.object, type(self.object)
-        setter = look_up(t, meta, "__setattr__")[1]
+        setter = look_up(t, type(self.object), "__setattr__")[1]
         if isinstance(setter, types.FunctionType):
             t.call(Method(t.wrap_known(setter), self), [Constant(name), value], {})
             return
+        if setter is not type.__setattr__:
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
+        self.store(t, name, value)
+
+    def store(self, t: Tracer, name: str, value: Value) -> None:
+        """``type.__setattr__``."""
+        kind = self.object
         if kind.__flags__ & IMMUTABLE:
             t.fails(type.__setattr__, kind, name, None)
-        raw = look_up(t, meta, name)[1]
-        if setter is not type.__setattr__ or any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
+        raw = look_up(t, type(kind), name)[1]
+        if any(look_up(t, type(raw), n)[0] for n in ("__set__", "__delete__")):
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}, of which its metaclass has a say")
         t.effects.set_attribute(self, name, value)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
-        if self.of_program(t, "__eq__") or self.of_program(t, "__ne__"):
-            raise Unsupported(f"comparing {self.describe()}, whose metaclass does it its own way")
+        method = self.of_program(t, COMPARISON_NAMES[symbol])
+        if method is not None:
+            return _unless_not_implemented(t.call(method, [other], {}).realize())
+        if symbol == "!=" and (method := self.of_program(t, "__eq__")) is not None:
+            equal = _unless_not_implemented(t.call(method, [other], {}).realize())
+            return equal if isinstance(equal, types.NotImplementedType) else Constant(not t.truth(equal))
         if isinstance(other, Known) and symbol in ("==", "!="):
             return Constant((self.object is other.object) == (symbol == "=="))
         return super().compare(t, symbol, other)
@@ -574,11 +584,11 @@ class Class(Known):
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Answer:
         if (method := self.of_program(t, f"__{BINARY_NAMES[operation]}__")) is not None:
             return t.call(method, [other], {})
-        return (
-            t.fold(operation, [self, other], {})
-            if other.is_constant()
-            else super().binary(t, operation, other, inplace)
-        )
+        if not other.is_constant():
+            return super().binary(t, operation, other, inplace)
+        if inplace:  # the same, but for the words of its TypeError
+            operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
+        return t.fold(operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Any, other: Value) -> Answer:
         method = self.of_program(t, f"__r{BINARY_NAMES[operation]}__")
@@ -592,6 +602,10 @@ class Class(Known):
 
     def replay(self, r: Rebuilder) -> None:
         r.replay_attributes(self)
+
+
+def _unless_not_implemented(found: Value) -> Answer:
+    return NotImplemented if isinstance(found, Constant) and found.value is NotImplemented else found
 
 
 ORDINARY_METACLASSES: set[type] = {type, abc.ABCMeta}

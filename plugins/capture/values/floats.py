@@ -23,7 +23,7 @@ from turret.plugins.capture.errors import FloatNeeded, Unsupported
 from turret.plugins.capture.python.polyfills import total
 from turret.plugins.capture.values.base import COMPARISONS, Answer, Constant, Tracer, Value
 from turret.plugins.capture.values.symbols import Symbolic
-from turret.torch_compat.sizes import of_sizes
+from turret.torch_compat.sizes import ARITHMETIC
 
 
 def as_scalar_tensor(number: float) -> torch.Tensor:
@@ -210,18 +210,11 @@ def _source_of_size(expression: sympy.Expr, bound: dict[Any, Source]) -> Any:
         return bound[expression]
     if expression.is_Integer:
         return int(expression)
-    function = _OF_SIZES.get(expression.func)
+    function = ARITHMETIC.get(expression.func)
     parts = [_source_of_size(part, bound) for part in expression.args]
     if function is None or not parts or None in parts:
         return None
     return functools.reduce(lambda one, other: ComputedSource(function, (one, other)), parts)
-
-
-_OF_SIZES = {
-    sympy.Add: operator.add, sympy.Mul: operator.mul, of_sizes.FloorDiv: operator.floordiv, of_sizes.Max: max,
-    of_sizes.Min: min, of_sizes.PythonMod: operator.mod, of_sizes.Mod: operator.mod,
-}  # fmt: skip
-"""Arithmetic of sizes, which is exact in any order, as functions of two integers."""
 
 
 def _always_gives_one(source: ComputedSource, numbers: Sequence[Any]) -> bool:

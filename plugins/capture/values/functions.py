@@ -12,6 +12,7 @@ from turret.frames.descriptions import name_of
 from turret.frames.sources import AttrSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import PLAIN
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Answer, Constant, Rebuilder, Tracer, Value, refuse_to_drop
 
 
@@ -347,6 +348,10 @@ class Method(Callable_):
             return self.owner
         if name == "__func__":
             return self.function
+        if name == "__class__":
+            return t.wrap_known(types.MethodType)
+        if name == "__call__":
+            return self
         return self.function.get_attr(t, name)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Answer:
@@ -444,6 +449,14 @@ class Partial(Callable_):
         assert self.own is not None
         return self.own
 
+    def is_flattened(self, t: Tracer) -> bool:
+        """Whether a partial of this one is one of what it calls: nobody has asked for its ``__dict__``."""
+        if self.own is not None or self.object is None or self.source is None:
+            return self.own is None or not t.truth(self.own)
+        found = lookups.is_flattened(self.object)
+        t.guards.take("CALL", self.source, (lookups.is_flattened, found))
+        return found
+
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name in _OF_PARTIALS:
             raise Unsupported(f"setting {name!r} of a partial")
@@ -454,7 +467,7 @@ class Partial(Callable_):
             raise Unsupported(f"deleting {name!r} of a partial")
         own = self.attributes(t)
         if not t.truth(own.contains(t, Constant(name))):
-            raise t.raised(AttributeError, name)
+            raise t.raised(AttributeError, f"'functools.partial' object has no attribute {name!r}")
         own.del_item(t, Constant(name))
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 from typing import Any
@@ -39,7 +40,7 @@ class SequenceIterator(Iterator):
 
     def __init__(self, sequence: Any, numbers: range | None = None) -> None:
         self.sequence, self.numbers, self.position = sequence, numbers, 0
-        self.kind = type(iter(range(0))) if numbers is not None else type(iter([]))
+        self.kind = type(iter(range(0) if numbers is not None else () if issubclass(sequence.type(), tuple) else []))
 
     def next(self, t: Tracer) -> Value:
         items: Any = self.sequence.items if self.numbers is None else self.numbers
@@ -55,13 +56,45 @@ class SequenceIterator(Iterator):
             rest = self.numbers[self.position :]
             return r.assign(f"{r.constant(iter)}({r.constant(range)}({rest.start}, {rest.stop}, {rest.step}))")
         if self.sequence is _EMPTY:
-            return r.assign(f"{r.constant(iter)}(())")
+            empty = {type(iter(range(0))): r.constant(range(0)), type(iter([])): "[]"}.get(self.kind, "()")
+            return r.assign(f"{r.constant(iter)}({empty})")
         name = r.assign(f"{r.constant(iter)}({r.load(self.sequence)})")
         if self.position:
-            if type(self.sequence).__name__ == "Deque":
-                raise Unsupported("a graph break while iterating over a deque")
             r.after_effects(f"{r.constant(set_position)}({name}, {r.load(self.sequence)}, {self.position})")
         return name
+
+
+class DequeIterator(Iterator):
+    """Over a deque from either end, which must not change in the meantime."""
+
+    def __init__(self, sequence: Any, backwards: bool = False) -> None:
+        self.sequence, self.backwards, self.position, self.state = sequence, backwards, 0, sequence.state
+        self.kind = type(self.over(collections.deque()))
+
+    def over(self, items: collections.deque) -> Any:
+        return reversed(items) if self.backwards else iter(items)
+
+    def next(self, t: Tracer) -> Value:
+        if self.sequence.state != self.state:
+            raise t.raised(RuntimeError, "deque mutated during iteration")
+        items = self.sequence.items
+        if self.position >= len(items):
+            raise t.raised(StopIteration)
+        self.position += 1
+        return items[-self.position if self.backwards else self.position - 1]
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if self.sequence.state != self.state or getattr(self.sequence, "mutated", False):
+            raise Unsupported("a graph break while iterating over a deque that was changed")
+        make = r.constant(reversed if self.backwards else iter)
+        return r.assign(f"{r.constant(advanced)}({make}({r.load(self.sequence)}), {self.position})")
+
+
+def advanced(iterator: Any, count: int) -> Any:
+    """An iterator, past some of its items."""
+    for _ in range(count):
+        next(iterator)
+    return iterator
 
 
 class ReversedIterator(Iterator):

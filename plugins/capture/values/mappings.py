@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from turret.frames.class_members import member_owner
 from turret.frames.sources import DictSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
@@ -287,6 +288,8 @@ class Dict(Value):
     def m___init__(self, t: Tracer, /, *others: Value, **more: Value) -> Value:
         if self.kind is collections.defaultdict:
             self.factory, *rest = map(Value.realize, others or (Constant(None),))
+            if not t.is_none(self.factory) and member_owner(self.factory.type(), "__call__") is None:
+                raise t.raised(TypeError, "first argument must be callable or None")
             others = tuple(rest)
         return self.m_update(t, *others, **more)
 

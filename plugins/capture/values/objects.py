@@ -26,6 +26,7 @@ from turret.plugins.capture.values.base import (
     Rebuilder,
     Tracer,
     Value,
+    spelled,
     told_by_pybind,
 )
 from turret.plugins.capture.values.classes import (
@@ -151,7 +152,7 @@ class Instance(Value):
         """``object.__getattribute__``."""
         if name == "__class__" and look_up(t, self.kind, name)[0] is object:
             return self.its_class(t)
-        if name == "__dict__":
+        if name == "__dict__" and keeps_attributes(self.kind):
             return InstanceDict(self)
         owner, raw = look_up(t, self.kind, name)
         if self.kept_by_payload(owner, raw):
@@ -160,8 +161,10 @@ class Instance(Value):
         if data and look_up(t, type(raw), "__get__")[0] is not None:
             return self.computed(t, owner, name, raw)
         found = self.own(t, name)
-        if found is not None:
-            return found
+        return self.of_class(t, owner, name, raw) if found is None else found
+
+    def of_class(self, t: Tracer, owner: Any, name: str, raw: Any) -> Value:
+        """What the class has under a name that the instance has not."""
         if t.effects.class_changes and (changed := changed_in_class(t, self.kind, name)) is not None:
             self.assume_absent(t, name)
             return Method(changed, self) if changed.type() is types.FunctionType else changed
@@ -184,7 +187,7 @@ class Instance(Value):
         self.assume_absent(t, name)
         if isinstance(raw, types.MemberDescriptorType):
             t.fails(object.__getattribute__, _with_slot(self.kind, name), name, of=self)
-        text = f"{full_name(self.kind)!r} object has no attribute {name!r}"
+        text = f"{spelled(self.kind)!r} object has no attribute {name!r}"
         raise t.raised(AttributeError, text, name=Constant(name), obj=self)
 
     def fallback_attr(self, t: Tracer, name: str) -> Value:
@@ -251,7 +254,7 @@ class Instance(Value):
         if self.own(t, name) is None:
             self.assume_absent(t, name)
             slot = isinstance(raw, types.MemberDescriptorType)
-            text = name if slot else f"{full_name(self.kind)!r} object has no attribute {name!r}"
+            text = name if slot else f"{spelled(self.kind)!r} object has no attribute {name!r}"
             raise t.raised(AttributeError, text)
         if self.source is not None and name not in self.stores and has_dict(self.object):
             t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
@@ -317,7 +320,7 @@ class Instance(Value):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = self.special(t, "__call__")
         if method is None:
-            raise t.raised(TypeError, f"{self.kind.__name__!r} object is not callable")
+            raise t.raised(TypeError, f"{spelled(self.kind)!r} object is not callable")
         return t.call(method, args, kwargs)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
@@ -331,15 +334,22 @@ class Instance(Value):
 
     def contains(self, t: Tracer, item: Value) -> Value:
         found = self.call_special(t, "__contains__", item)
-        return Constant(t.truth(found)) if found is not None else super().contains(t, item)
+        if found is not None:
+            return Constant(t.truth(found))
+        if not t.has_items(self):
+            raise t.raised(TypeError, f"argument of type {spelled(self.kind)!r} is not iterable")
+        return super().contains(t, item)
 
     def iterate(self, t: Tracer) -> Value:
         found = self.call_special(t, "__iter__")
         if found is not None:
+            kind = found.realize().type()
+            if not hasattr(kind, "__next__"):
+                raise t.raised(TypeError, f"iter() returned non-iterator of type {spelled(kind)!r}")
             return found
         if look_up(t, self.kind, "__getitem__")[0] is not None:
             return t.iterate_by_index(self)
-        raise t.raised(TypeError, f"{self.kind.__name__!r} object is not iterable")
+        raise t.raised(TypeError, f"{spelled(self.kind)!r} object is not iterable")
 
     def next(self, t: Tracer) -> Value:
         return self.need_special(t, "__next__")
@@ -426,11 +436,6 @@ def _with_slot(kind: type, name: str) -> Any:
     """An instance of a class of the names of another one, with a slot that holds nothing."""
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (), {"__slots__": (name,), **names})()
-
-
-def full_name(kind: type) -> str:
-    """A class as Python's own errors name it: one written in C with its module."""
-    return f"types.{kind.__name__}" if kind is types.SimpleNamespace else kind.__name__
 
 
 def has_dict(object: Any) -> bool:

@@ -83,7 +83,7 @@ def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
     """An iterator that is followed, but for one behind a graph break: one code serves all rounds of a broken loop."""
     t.guards.take("TYPE", source, type(object))
     sequence = lookups.sequence_under(object)
-    if _is_behind_break(t, source) or type(sequence) not in _SEQUENCES:
+    if is_behind_break(t, source) or type(sequence) not in _SEQUENCES:
         return Opaque(object, source)
     under = CallSource(source, lookups.sequence_under)
     t.guards.take("TYPE", under, type(sequence))
@@ -101,7 +101,7 @@ def outside_iterator(t: Tracer, object: Any, source: Source) -> Value:
 def counter(t: Tracer, object: itertools.count, source: Source) -> Value:
     """An ``itertools.count`` of plain numbers, which is followed; any other is not."""
     t.guards.take("TYPE", source, itertools.count)
-    followed = not _is_behind_break(t, source) and lookups.has_ahead(0)(object)
+    followed = not is_behind_break(t, source) and lookups.has_ahead(0)(object)
     return OutsideIterator(object, source) if followed else Opaque(object, source)
 
 
@@ -198,10 +198,10 @@ def is_followed(iterator: Value) -> bool:
 
 def is_of_loop(t: Tracer, source: Source) -> bool:
     """Whether an iterator is the one of a loop with a graph break in it: one code serves all of its rounds."""
-    return isinstance(source, LocalSource) and _is_behind_break(t, source) and source.name.startswith(STACK)
+    return isinstance(source, LocalSource) and is_behind_break(t, source) and source.name.startswith(STACK)
 
 
-def _is_behind_break(t: Tracer, source: Source) -> bool:
+def is_behind_break(t: Tracer, source: Source) -> bool:
     root = t.call_stack.root
     return isinstance(source, LocalSource) and root is not None and is_resume(root.code)
 

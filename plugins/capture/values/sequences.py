@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from turret.frames.sources import Source
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.values.base import (
     COMPARISONS,
     Answer,
@@ -24,7 +24,7 @@ from turret.plugins.capture.values.base import (
     refuse_to_drop,
     spelled,
 )
-from turret.plugins.capture.values.iterators import SequenceIterator
+from turret.plugins.capture.values.iterators import DequeIterator, SequenceIterator
 
 
 class Sequence(Value):
@@ -379,7 +379,9 @@ class List(Sequence):
             self.changed(t, ())
             self.held.extend(more)
             return Constant(None)
-        for item in t.drain(t.iterate(items)):  # one by one: what is iterated over may look at this list, or change it
+        iterator = t.iterate(items)
+        t.ask_length(items)
+        for item in t.drain(iterator):  # one by one: what is iterated over may look at this list, or change it
             self.changed(t, ())
             self.held.append(item)
         return Constant(None)
@@ -426,9 +428,19 @@ class List(Sequence):
         return Constant(None)
 
     def m_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
-        ordered = t.sorted(self.items, key, reverse)
+        """The list is empty while its own items are compared."""
+        unordered = list(self.items)
         self.changed(t, ())
+        self.items.clear()
+        try:
+            ordered = t.sorted(unordered, key, reverse)
+        except Raised:
+            self.items[:] = unordered
+            raise
+        modified = bool(self.items)
         self.items[:] = ordered
+        if modified:
+            raise t.raised(ValueError, "list modified during sort")
         return Constant(None)
 
     def m___setitem__(self, t: Tracer, key: Value, value: Value) -> Value:
@@ -440,6 +452,8 @@ class List(Sequence):
         return Constant(None)
 
     def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        if self.items:
+            self.m_clear(t)
         return self.m_extend(t, items) if items is not None else Constant(None)
 
     def rebuild(self, r: Rebuilder) -> str:
@@ -478,6 +492,11 @@ class Deque(List):
     ) -> None:
         super().__init__(items, source, assume_length)
         self.maxlen = maxlen
+        self.state = 0
+        """Changes so far of which items there are, or in what order."""
+
+    def iterate(self, t: Tracer) -> Value:
+        return DequeIterator(self)
 
     def like(self, items: list[Value]) -> Sequence:
         return Deque(items, None, self.maxlen)
@@ -515,6 +534,26 @@ class Deque(List):
 
     def changed(self, t: Tracer, dropped: Iterable[Value] | None = None) -> None:
         super().changed(t, dropped if self.maxlen is None else None)  # what is one too many goes, whatever the change
+        self.state += 1
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        before = self.state
+        super().set_item(t, key, value)
+        self.state = before
+
+    def m_reverse(self, t: Tracer) -> Value:
+        before = self.state
+        super().m_reverse(t)
+        self.state = before
+        return Constant(None)
+
+    def m_clear(self, t: Tracer) -> Value:
+        return super().m_clear(t) if self.items else Constant(None)
+
+    def m_insert(self, t: Tracer, index: Value, item: Value) -> Value:
+        if self.maxlen is not None and len(self.items) >= self.maxlen:
+            raise t.raised(IndexError, "deque already at its maximum size")
+        return super().m_insert(t, index, item)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         return Constant(self.maxlen) if name == "maxlen" else super().get_attr(t, name)
@@ -553,8 +592,8 @@ class Deque(List):
 
     def m_rotate(self, t: Tracer, count: Value | None = None) -> Value:
         steps = 1 if count is None else t.int_of(count)
-        self.changed(t, ())
-        if self.items:
+        if len(self.items) > 1:
+            self.changed(t, ())
             steps %= len(self.items)
             self.items[:] = self.items[-steps:] + self.items[:-steps]
         return Constant(None)

@@ -638,11 +638,19 @@ def _part_of_array(t: Tracer, view: Tensor) -> Tensor | None:
     memory = view.fake.untyped_storage()._cdata if t.tensors_of_arrays else None
     for made in t.tensors_of_arrays:
         assert isinstance(made, Tensor)
-        if made is not view and made.fake.untyped_storage()._cdata == memory and _shows_part(made.fake):
+        is_there = made.fake.untyped_storage()._cdata == memory and _shows_part(made.fake)
+        if is_there and made is not view and _comes_of(view.node, made.node):
             if view.fake.dtype != made.fake.dtype or view.fake.requires_grad:
                 raise Unsupported("a view of a tensor of a part of a numpy array, in another dtype or with gradients")
             return made
     return None
+
+
+def _comes_of(node: fx.Node, origin: fx.Node) -> bool:
+    """Whether a node is made of another by way of first arguments, as views are: not what that is a view of, too."""
+    while node is not origin and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node is origin
 
 
 def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:

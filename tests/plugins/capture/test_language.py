@@ -8,15 +8,19 @@ import contextlib
 import copy
 import dataclasses
 import enum
+import fractions
 import functools
 import itertools
 import math
 import operator
 import os
+import types
+import typing
 
 import pytest
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -546,3 +550,355 @@ def test_what_is_made_of_sizes_is_of_the_class_that_torch_makes(text, dynamic):
         return x + 1, type(made).__name__, made
 
     assert_same(Observed(program, dynamic=dynamic)(X), program(X))
+
+
+def _called(*args, **kwargs):
+    return args, kwargs
+
+
+FLAT = functools.partial(_called, 1, a=2)
+WITH_ATTRIBUTES = functools.partial(_called, 1)
+WITH_ATTRIBUTES.note = 3
+
+
+def test_a_partial_of_a_partial_is_one_of_what_that_calls():
+    def program(x):
+        made = functools.partial(_called, 1)
+        made.note = 3
+        every = [
+            functools.partial(FLAT, 2, b=3, a=5), functools.partial(WITH_ATTRIBUTES, 2), functools.partial(made, 2),
+            functools.partial(functools.partial(_called, 1), 2), functools.partial(FLAT),
+        ]  # fmt: skip
+        return [(p.func is _called, p.args, p.keywords, p()) for p in every], x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
+    assert functools.partial(FLAT).func is _called, "asked for its attributes, it would be another one"
+    assert not observed.breaks
+
+
+class Shown:
+    def __init__(self):
+        self.kept = [1, {"a": 2}]
+
+    def __str__(self):
+        return "text"
+
+    def __repr__(self):
+        return "code"
+
+    def __format__(self, spec):
+        return f"as {spec}"
+
+
+INTERPOLATED = [
+    ("%s", 1), ("%5s|%-6r|%d%%|%.2f", 4), ("%d", 1), ("%s %s", 1), ("%s", 2), ("%s %s", 2), ("%z", 1), ("%s %(a)s", 1),
+    ("100%% %s", 1),
+]  # fmt: skip
+FORMATTED = [
+    "{} {}", "{0} {0!s} {0.kept} {0:>4} {1}", "{a.kept[1][a]} {a!r:>5}", "{2}", "{0.b}", "{:d}", "{} {0}", "{{}} {b}",
+    "{a:{b}}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, count", INTERPOLATED)
+def test_texts_of_objects_are_those_of_their_own_methods(text, count):
+    def program(x):
+        values = (Shown(), Shown(), 3, 1.5)[:count]
+        try:
+            return text % (values if count > 1 else values[0]), x + 1
+        except Exception as error:
+            return type(error), str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+@pytest.mark.parametrize("text", FORMATTED)
+def test_formats_of_objects_are_those_of_their_own_methods(text):
+    def program(x):
+        try:
+            return text.format(Shown(), 1, a=Shown()), x + 1
+        except Exception as error:
+            return type(error), str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+def test_texts_of_objects_are_no_graph_breaks():
+    texts = "%s %r", "{} {a!s}"
+
+    def program(x):
+        return texts[0] % (Shown(), Shown()), texts[1].format(Shown(), a=KeyError("b")), x + 1
+
+    observed = Observed(program, fullgraph=True)
+    assert observed(torch.ones(2))[:2] == ("text code", "as  'b'")
+
+
+def test_the_complement_of_an_int_that_changes_is_captured_once_for_all():
+    observed = Observed(lambda x, n: (x * ~n, x[~n:], ~n), fullgraph=True)
+    for n in range(2, 9):
+        found = observed(torch.ones(20), n)
+        assert found[2] == ~n and len(found[1]) == n + 1 and found[0][0] == ~n
+    assert len(observed.graphs) <= 2
+
+
+def test_a_list_is_empty_while_it_is_sorted():
+    def program(x):
+        numbers, seen = [3, 1, 2], []
+        numbers.sort(key=lambda n: seen.append(list(numbers)) or -n)
+        try:
+            numbers.sort(key=lambda n: numbers.append(n) or n)
+        except ValueError as error:
+            seen.append(str(error))
+        try:
+            numbers.sort(key=lambda n: 1 // (n - 1))
+        except ZeroDivisionError:
+            seen.append(list(numbers))
+        return seen, numbers, x + 1
+
+    observed = Observed(program)
+    assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+    assert not observed.breaks
+
+
+CHANGES = {
+    "rotate": lambda d: d.rotate(1), "rotate by none": lambda d: d.rotate(0), "an item": lambda d: d.__setitem__(0, 9),
+    "reverse": lambda d: d.reverse(), "insert": lambda d: d.insert(0, 9), "remove": lambda d: d.remove(3),
+    "clear": lambda d: d.clear(), "extend by none": lambda d: d.extend([]), "append": lambda d: d.append(1),
+    "popleft": lambda d: d.popleft(), "read": lambda d: d.count(1) + len(d.copy()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("over", [iter, reversed])
+def test_a_deque_that_changes_is_iterated_over_no_further(change, over):
+    def program(x):
+        items = collections.deque([1, 2, 3])
+        iterator, found = over(items), []
+        found.append(next(iterator))
+        change(items)
+        try:
+            found += [*iterator]
+        except RuntimeError as error:
+            found.append(str(error))
+        return found, type(iterator), x + 1
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+def test_deques_are_iterated_over_across_graph_breaks():
+    def program(x):
+        items, found = collections.deque([1, 2, 3], maxlen=4), []
+        for n in items:
+            x = x * n
+            turret.graph_break()
+            found.append(n)
+        try:
+            for n in reversed(items):
+                turret.graph_break()
+                items.append(n)
+        except RuntimeError as error:
+            found.append(str(error))
+        try:
+            items.insert(0, 5)
+        except IndexError as error:
+            found.append(str(error))
+        return found, items, x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+
+
+class Pair(typing.NamedTuple):
+    first: int
+    second: int = 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pair(), lambda: Pair(1, 2, 3), lambda: Pair(1, first=2), lambda: Pair(1, third=3), lambda: Pair(second=1),
+        lambda: Pair(1, second=5), lambda: Pair(second=3, first=4), lambda: Pair(*[1]), lambda: Pair(first=0),
+    ],
+)  # fmt: skip
+def test_a_named_tuple_takes_the_arguments_that_it_takes_in_eager(make):
+    def program(x):
+        try:
+            return make(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program, fullgraph=True)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+@pytest.mark.parametrize("items", [[1, 2], (1, 2), range(2), collections.deque([1])])
+def test_an_iterator_that_has_ended_is_of_its_kind(items):
+    def program(x):
+        ended = iter(items)
+        return sum(ended), ended, x + 1
+
+    found, expected = Observed(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2))
+    assert found[0] == expected[0] and type(found[1]) is type(expected[1]) and list(found[1]) == []
+
+
+TAKEN = []
+
+
+class Numbers:
+    def __iter__(self):
+        n = 0
+        while True:
+            TAKEN.append(n)
+            yield n
+            n += 1
+
+
+def test_what_is_looked_for_is_taken_from_an_iterator_and_no_more():
+    def numbers():
+        yield from Numbers()
+
+    def program(x):
+        numbers_of_list, generator = iter([1, 2, 3]), numbers()
+        pairs = zip([1, 2, 3], "abc")
+        found = [2 in numbers_of_list, next(numbers_of_list), 2 in generator, next(generator), (1, "a") in pairs]
+        found += [3 in Numbers(), 7 in itertools.count(5), list(pairs)]
+        try:
+            return found, 3 in Absent(), x
+        except TypeError as error:
+            return found, str(error), x + 1
+
+    def seen(function):
+        TAKEN.clear()
+        return function(torch.ones(2))[:-1], list(TAKEN)
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert seen(observed) == seen(program)
+
+
+class Absent:
+    pass
+
+
+class Rounded:
+    pass
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: {**[(1, 2)]}, lambda: {**[]}, lambda: (lambda **k: k)(**{2: "a"}), lambda: round(Rounded()),
+        lambda: list(reversed(Rounded())), lambda: functools.reduce(max, 3), lambda: (lambda *a: a)(*Rounded()),
+        lambda: f"{types.SimpleNamespace():>4}", lambda: list(types.SimpleNamespace()),
+    ],
+)  # fmt: skip
+def test_what_python_refuses_is_refused_in_its_words(run):
+    def program(x):
+        try:
+            return run(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+def test_a_deque_is_an_index_as_a_list_is_and_no_size():
+    def program(x):
+        found = [x[collections.deque([0, 1])], x[collections.deque([0]), 1], torch.tensor(collections.deque([1, 2]))]
+        try:
+            return x.view(collections.deque([4, 3]))
+        except TypeError:
+            return found
+
+    observed = Observed(program)
+    for _ in range(2):
+        for mine, theirs in zip(observed(torch.ones(3, 4)), program(torch.ones(3, 4)), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("value", [fractions.Fraction(1, 2), 2.5, 3, None, "ff", b"12"], ids=str)
+def test_an_int_with_a_base_is_made_of_texts_alone(value):
+    def program(x):
+        try:
+            return int(value, 16), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    assert Observed(program, fullgraph=True)(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+
+class SlottedWithDict(Slotted):
+    __slots__ = ("__dict__",)
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("kind", [Slotted, SlottedWithDict, fractions.Fraction, Shown])
+def test_objects_without_attributes_of_their_own_have_no_dict(kind, made_inside):
+    given = kind()
+
+    def program(x):
+        held, found = kind() if made_inside else given, [hasattr(given, "__dict__")]
+        for ask in (vars, lambda v: v.__dict__, lambda v: getattr(v, "__dict__", 7)):
+            try:
+                found.append(len(ask(held)) if ask(held) != 7 else 7)
+            except (TypeError, AttributeError) as error:
+                found.append(str(error))
+        return found, x + 1
+
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]
+
+
+class Tally(collections.Counter):
+    def meth(self, n):
+        return len(self) + n
+
+
+class OwnInt(int):
+    def __str__(self):
+        return "own"
+
+
+class NoIterator:
+    def __iter__(self):
+        return 5
+
+
+class OwnList(list):
+    pass
+
+
+class OwnDefault(collections.defaultdict):
+    pass
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: "%s" % Tally("aab"), lambda: "%s" % collections.Counter("aab"), lambda: "%s %d" % (OwnInt(3), OwnInt(4)),
+        lambda: "%s" % OwnInt(3), lambda: "{} {:>4}".format(OwnInt(3), OwnInt(4)), lambda: "%(a)s" % Tally(a=2),
+        lambda: iter(NoIterator()), lambda: [*NoIterator()], lambda: functools.partial(1),
+        lambda: collections.defaultdict(1), lambda: OwnDefault(1), lambda: OwnDefault(list)["a"], lambda: Tally("a").meth.__class__, lambda: Tally("a").meth.__call__(2),
+        lambda: Tally("a").meth.__name__, lambda: (made := OwnList([1, 2]), made.__init__(), len(made))[1:],
+        lambda: (made := OwnList([1, 2]), made.__init__([3]), list(made))[1:],
+    ],
+)  # fmt: skip
+def test_objects_of_classes_do_as_in_eager(run):
+    def program(x):
+        try:
+            return run(), x + 1
+        except TypeError as error:
+            return str(error), x + 1
+
+    observed = Observed(program)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == program(torch.ones(2))[0]

@@ -190,3 +190,73 @@ def test_classes_of_torch_fx_make_instances_as_others_do(kinds, words):
 
     observed, x = Observed(program, fullgraph=True), torch.ones(2)
     assert_same(observed(x), program(x))
+
+
+NAMES = []
+
+
+class Noting(type):
+    def __setattr__(cls, name, value):
+        NAMES.append(name)
+        super().__setattr__(name, value * 2)
+
+
+class Noted(metaclass=Noting):
+    number = 1
+
+
+def test_a_metaclass_that_sets_attributes_its_own_way_is_followed():
+    def program(x):
+        Noted.number = Noted.number + 1
+        return x * Noted.number
+
+    def seen(function):
+        NAMES.clear()
+        type.__setattr__(Noted, "number", 1)
+        return [function(torch.ones(2)).tolist() for _ in range(4)], Noted.number, list(NAMES)
+
+    observed = Observed(program)
+    assert seen(observed) == seen(program)
+    assert not observed.breaks
+
+
+class Telling(type):
+    count = 0
+
+    def __eq__(cls, other):
+        return NotImplemented if other == 5 else other == 3
+
+    def __hash__(cls):
+        return 1
+
+    def __repr__(cls):
+        return f"told {Telling.count}"
+
+
+class Told(metaclass=Telling):
+    pass
+
+
+class Otherwise(type):
+    def __str__(cls):
+        return "text"
+
+    def __ne__(cls, other):
+        return "not equal"
+
+
+class Worded(metaclass=Otherwise):
+    pass
+
+
+def test_a_metaclass_that_compares_and_describes_its_classes_is_followed():
+    def program(x):
+        texts = repr(Told), str(Told), f"{Told}", f"{Told!r}", "%s" % Told, "{} {:>9}".format(Told, 1), str(Worded)
+        told = Told == 3, Told != 3, Told == 5, Told != 5, 3 == Told, Worded != 4, Worded == 4, Worded == Worded
+        return texts, told, f"{Worded}", x + 1
+
+    observed = Observed(program)
+    for count in range(3):
+        Telling.count = count
+        assert observed(torch.ones(2))[:-1] == program(torch.ones(2))[:-1]
+    assert not observed.breaks

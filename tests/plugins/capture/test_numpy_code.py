@@ -327,6 +327,75 @@ def test_arrays_of_changing_sizes_are_captured_once_for_all(program):
 
 
 @pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: numpy.zeros((n, 3), numpy.float32) + numpy.full((n, 1), 2, numpy.int16),
+        lambda x, n: (numpy.eye(n, dtype=numpy.float32), numpy.eye(n, 3), numpy.identity(n), numpy.tri(n, n + 1)),
+        lambda x, n: (numpy.tile(x.numpy(), n), numpy.tile(numpy.array([[1, 2]]), (n, 2)), numpy.tile(A, (n, 1))),
+        lambda x, n: (numpy.repeat(A, n), numpy.repeat(x.numpy(), n, axis=1), numpy.broadcast_to(A, (n, 2, 3)) + 1),
+        lambda x, n: (numpy.linspace(0, 1, n), numpy.linspace(0.5, 2, n, endpoint=False, dtype=numpy.float32)),
+        lambda x, n: (numpy.logspace(0, 1, n), numpy.logspace(1, 2, num=n, base=2.0), numpy.linspace(0, n, 5)),
+        lambda x, n: (numpy.pad(x.numpy(), n), numpy.pad(INTS, ((0, n), (n, 1)), constant_values=7)),
+        lambda x, n: (numpy.pad(A, (n, 0)), numpy.indices((n, 2)), numpy.zeros((n, 2), dtype=bool)),
+        lambda x, n: numpy.split(numpy.tile(x.numpy(), (n, 2)), [n, n + 2], axis=0),
+    ],
+)
+def test_arrays_of_forty_ints_are_captured_three_times_at_most(program):
+    observed = Observed(program, fullgraph=True)
+    for n in range(2, 42):
+        x = torch.randn(4, 3)
+        assert_same(observed(x, n), program(x, n))
+    assert len(observed.graphs) <= 3 and not observed.fallbacks
+
+
+def test_sizes_that_the_library_computes_are_not_assumed():
+    def program(x):
+        parts = numpy.split(x.numpy(), 3)
+        return numpy.pad(parts[1], 1) + numpy.concatenate([parts[0], parts[2][:2]])
+
+    observed = Observed(program, fullgraph=True)
+    for n in range(4, 24):
+        x = torch.randn(n * 3)
+        assert_same(observed(x), program(x))
+    assert len(observed.graphs) == 2
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[2:4], lambda a: a[6:], lambda a: a[3:3], lambda a: numpy.split(a, [3, 5])[1], lambda a: a[1:6:3],
+        lambda a: numpy.array_split(a, 3)[2], lambda a: a.reshape(7, 1)[4:], lambda a: numpy.roll(a, 2)[2:4],
+    ],
+)  # fmt: skip
+def test_views_of_arrays_share_memory_however_few_their_elements(view):
+    def writes(compiled):
+        x = torch.arange(7.0)
+        part = compiled(x)
+        part[...] = 77
+        return part.tolist(), x.tolist()
+
+    for program in (lambda x: view(x.numpy()), lambda x: torch.from_numpy(view(x.numpy()))):
+        assert writes(Observed(program)) == writes(program)
+
+
+def test_tensors_of_parts_of_one_array_are_where_their_parts_are():
+    def program(x):
+        one, two, three = numpy.array_split(x.numpy() * 2, 3)
+        middle = torch.from_numpy(two)
+        return middle, one, three, torch.from_numpy(three), middle[1:], two
+
+    observed = Observed(program, fullgraph=True)
+    found, expected = (call(torch.arange(7.0)) for call in (observed, program))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(theirs))
+        if isinstance(theirs, torch.Tensor):
+            assert mine.storage_offset() == theirs.storage_offset()
+            assert mine.untyped_storage().nbytes() == theirs.untyped_storage().nbytes()
+    found[5][:] = 77
+    assert [v.tolist() for v in found] == [[77, 77], [0, 2, 4], [10, 12], [10, 12], [77], [77, 77]]
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda n: numpy.zeros(n, dtype=object),
@@ -357,3 +426,17 @@ def test_arrays_in_fortrans_order_keep_it_behind_graph_breaks_and_as_tensors():
     found, expected = Observed(program)(torch.ones(2)), program(torch.ones(2))
     assert_same(found[:-1], expected[:-1])
     assert found[0].flags.f_contiguous
+
+
+def test_arrays_that_numpy_makes_as_parts_of_its_own_leave_compiled_code():
+    def program(x):
+        spaced = numpy.linspace(0, 1, 5)
+        return spaced, numpy.tile(numpy.array([1, 2]), (2, 2)), numpy.arange(6.0).reshape(2, 3), x + 1
+
+    observed = Observed(program, fullgraph=True)
+    found, expected = observed(torch.ones(2)), program(torch.ones(2))
+    assert_same(found[:-1], expected[:-1])
+    assert all(a.flags.writeable for a in found[:-1])
+    one, other = Observed(lambda x: ((a := numpy.arange(4)), a[1:], x + 1))(torch.ones(2))[:2]
+    one[1] = 7
+    assert other.tolist() == [7, 2, 3]

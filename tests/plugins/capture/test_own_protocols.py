@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement
 
@@ -312,3 +313,61 @@ def test_changed_containers_are_put_right_past_what_their_classes_make_of_it(use
     for _ in range(3):
         compiled(x, mine), use(x, eagers)
     assert mine == eagers
+
+
+ASKED = []
+
+
+class Asked:
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        ASKED.append("iter")
+        return iter([1, 2])
+
+    def __len__(self):
+        ASKED.append("len")
+        if isinstance(self.length, type):
+            raise self.length("of no length")
+        return self.length
+
+
+class Hinted:
+    def __init__(self):
+        self.left = 2
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+    def __length_hint__(self):
+        ASKED.append("hint")
+        return 7
+
+
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, sorted, lambda v: [*v], lambda v: (*v, 3), lambda v: set(v), lambda v: [0] + list(v), max, sum, lambda v: [i for i in v]],
+)  # fmt: skip
+@pytest.mark.parametrize("length", [2, 9, TypeError, NotImplementedError, None])
+def test_lists_ask_for_lengths_as_python_does(make, length):
+    def program(x):
+        values = Hinted() if length is None else Asked(length)
+        try:
+            return x + 1, make(values)
+        except NotImplementedError as error:
+            return x + 1, str(error)
+
+    def seen(function):
+        ASKED.clear()
+        return [function(torch.ones(2))[1] for _ in range(2)], list(ASKED)
+
+    observed = Observed(program)
+    assert seen(observed) == seen(program)
+    assert not observed.breaks

@@ -13,7 +13,7 @@ from turret.plugins.capture.values.base import Answer, Constant, Opaque, Rebuild
 from turret.plugins.capture.values.functions import Function, Known, LocalFunction, Partial
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import Instance, InstanceDict, slot_hash
+from turret.plugins.capture.values.objects import Instance, InstanceDict, keeps_attributes, slot_hash
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.symbols import Symbolic
@@ -72,6 +72,8 @@ def vars_(t: Tracer, value: Value | None = None) -> Value:
         return t.call(t.wrap_known(locals), [], {})
     value = value.realize()
     if isinstance(value, Instance):
+        if not keeps_attributes(value.kind):
+            raise t.raised(TypeError, "vars() argument must have __dict__ attribute")
         return InstanceDict(value)
     if isinstance(value, (Partial, Function)):
         return value.get_attr(t, "__dict__")

@@ -81,4 +81,10 @@ def method(t: Tracer, function: Value, owner: Value, /) -> Value:
 
 @registry.kind(functools.partial)
 def partial(t: Tracer, function: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return Partial(function.realize(), list(args), kwargs)
+    """A partial of a partial without attributes of its own calls what that calls."""
+    called = function.realize()
+    if not t.truth(callable_(t, called)):
+        raise t.raised(TypeError, "the first argument must be callable")
+    if isinstance(called, Partial) and called.is_flattened(t):
+        return Partial(called.function, [*called.args, *args], {**called.kwargs, **kwargs})
+    return Partial(called, list(args), kwargs)

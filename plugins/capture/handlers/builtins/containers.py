@@ -20,12 +20,12 @@ from turret.plugins.capture.values.sets import Set
 def tuple_(t: Tracer, items: Value | None = None) -> Value:
     if items is not None and type(items.realize()) is Tuple:
         return items.realize()
-    return Tuple([] if items is None else items.realize().unpack(t))
+    return Tuple([] if items is None else t.all_items(items))
 
 
 @registry.kind(list)
 def list_(t: Tracer, items: Value | None = None) -> Value:
-    return List([] if items is None else items.realize().unpack(t))
+    return List([] if items is None else t.all_items(items))
 
 
 @registry.kind(torch.Size)

@@ -6,8 +6,17 @@ from turret.frames.class_members import member_owner
 from turret.plugins.capture.handlers.builtins.calls import callable_
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, ReversedIterator, Zip
+from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
+from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.iterators import (
+    DequeIterator,
+    Enumerate,
+    Filter,
+    ItemsIterator,
+    Map,
+    ReversedIterator,
+    Zip,
+)
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Deque, List, Range, Sequence, Slice
 from turret.plugins.capture.values.sets import Set
@@ -92,14 +101,18 @@ def reversed_(t: Tracer, value: Value) -> Value:
         found = value.call_special(t, "__reversed__")
         if found is not None:
             return found
+        if look_up(t, value.kind, "__getitem__")[1] is None:
+            raise t.raised(TypeError, f"{spelled(value.kind)!r} object is not reversible")
         count = t.int_of(value.length(t))
         return ItemsIterator([value.get_item(t, Constant(n)) for n in reversed(range(count))])
     if isinstance(value, Tensor):
         return value.call_method(t, "__reversed__", [], {})
     kind = value.type()
     if member_owner(kind, "__reversed__") is None and member_owner(kind, "__getitem__") is None:
-        raise t.raised(TypeError, f"{kind.__name__!r} object is not reversible")
-    if isinstance(value, Sequence) and not isinstance(value, Deque):
+        raise t.raised(TypeError, f"{spelled(kind)!r} object is not reversible")
+    if isinstance(value, Deque):
+        return DequeIterator(value, backwards=True)
+    if isinstance(value, Sequence):
         return ReversedIterator(value)
     return ItemsIterator(value.unpack(t)[::-1])
 
@@ -109,4 +122,4 @@ def sorted_(t: Tracer, items: Value, /, *, key: Value | None = None, reverse: Va
     items = items.realize()
     if isinstance(items, Set) and key is None:
         return List(t.sorted(list(items.items.values()), key, reverse))
-    return List(t.sorted(items.unpack(t), key, reverse))
+    return List(t.sorted(t.all_items(items), key, reverse))

@@ -80,6 +80,8 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
 def _number(cls: type, convert: Callable[[Tracer, Symbolic], Value], method: str) -> Handler:
     def handler(t: Tracer, /, *args: Value, **kwargs: Value) -> Value:
         value = args[0].realize() if args else None
+        if len(args) > 1 and cls is int and not issubclass(value.type(), (str, bytes, bytearray)):  # type: ignore[union-attr]
+            raise t.raised(TypeError, "int() can't convert non-string with explicit base")
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
         if isinstance(value, Choice) and cls is float and len(args) == 1:
@@ -173,7 +175,7 @@ def _rounded(t: Tracer, number: Symbolic, digits: Value) -> Value | None:
 @registry.function(round)
 def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
-    if isinstance(value, Tensor) and member_owner(value.type(), "__round__") is None:
+    if isinstance(value, (Tensor, Instance)) and member_owner(value.type(), "__round__") is None:
         raise t.raised(TypeError, f"type {value.type().__name__} doesn't define __round__ method")
     if isinstance(value, (Tensor, Instance)):
         return value.call_method(t, "__round__", list(digits), {})

@@ -14,8 +14,8 @@ import torch
 
 from turret.frames.class_members import member_owner
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import Constant, Tracer, Value
-from turret.plugins.capture.values.classes import AddressText, look_up
+from turret.plugins.capture.values.base import Constant, Tracer, Value, spelled
+from turret.plugins.capture.values.classes import AddressText, Class, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.number_texts import NumberText
 from turret.plugins.capture.values.objects import Instance
@@ -54,6 +54,11 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
         found = value.call_special(t, method)
         if found is not None:
             return found
+    if isinstance(value, Class):
+        names = (method, "__repr__") if method == "__str__" else (method,)
+        found = next((m for name in names if (m := value.of_program(t, name)) is not None), None)
+        if found is not None:
+            return t.call(found, [], {})
     if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
         t.provenance.bound_to_process("a text that may hold the address of an object")
         return Constant(convert(value.constant()))
@@ -80,10 +85,12 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
         if owner is not object:
             return value.need_special(t, "__format__", Constant(text))
         if text:
-            raise t.raised(TypeError, f"unsupported format string passed to {kind.__name__}.__format__")
+            raise t.raised(TypeError, f"unsupported format string passed to {spelled(kind)}.__format__")
         value = _text(t, value, "__str__", str)
         if isinstance(value, AddressText):
             return value
+    elif isinstance(value, Class) and not text:
+        value = _text(t, value, "__str__", str)
     return t.text(format, [value, Constant(text)], {})
 
 

@@ -115,6 +115,55 @@ def test_a_message_below_the_level_of_its_logger_is_none(log_records):
     assert own_messages(log_records) == [f"of {X + 1}"] * 4
 
 
+ADAPTER = logging.LoggerAdapter(LOGGER, {"of": "tests"})
+
+
+def logged_otherwise(x):
+    y = x + 1
+    ADAPTER.debug("of %s", y)
+    logging.debug("of the root logger")
+    try:
+        raise ValueError
+    except ValueError:
+        ADAPTER.exception("of %s", y)
+    if LOGGER.getEffectiveLevel() < logging.CRITICAL:
+        y = y * 3
+    return y * 2
+
+
+def test_messages_by_adapters_and_the_root_logger_are_none_below_their_levels(log_records):
+    observed = Observed(logged_otherwise)
+    root, handler = logging.getLogger(), logging.NullHandler()
+    level = root.level
+    root.addHandler(handler)
+    try:
+        root.setLevel(logging.WARNING)
+        LOGGER.setLevel(logging.CRITICAL)
+        for _ in range(2):
+            assert torch.equal(observed(X), X * 4)
+        assert len(observed.graphs) == 1 and not observed.breaks and not own_messages(log_records)
+        LOGGER.setLevel(logging.ERROR)
+        assert torch.equal(observed(X), X * 12)
+        assert own_messages(log_records) == [f"of {X + 1}"]
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+
+
+def test_a_variable_of_the_environment_that_is_there_is_read_alone(monkeypatch):
+    def program(x):
+        os.environ.setdefault("TURRET_TEST_NUMBER", "3")
+        return x * int(os.environ["TURRET_TEST_NUMBER"])
+
+    observed = Observed(program)
+    for text in ("2", "4"):
+        monkeypatch.setenv("TURRET_TEST_NUMBER", text)
+        assert torch.equal(observed(X), X * int(text))
+    assert not observed.breaks
+    monkeypatch.delenv("TURRET_TEST_NUMBER")
+    assert torch.equal(observed(X), X * 3) and os.environ["TURRET_TEST_NUMBER"] == "3"
+
+
 def replaced_by_a_function(x):
     starts = []
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import traceback
+import warnings
 
 import pytest
 import torch
 
+import turret
 from tests.plugins.capture.capture_lab import Observed
 
 X = torch.ones(3)
@@ -131,3 +134,75 @@ def test_a_handler_of_the_program_sees_its_lines():
     observed = Observed(program)
     for _ in range(2):
         assert observed(X)[1] == program(X)[1]
+
+
+def logged(x):
+    y = x + 1
+    logging.getLogger(__name__).warning("shape %s", y.shape)
+    z = y * 2
+    logging.getLogger(__name__).warning("again")
+    return z
+
+
+def warned(x):
+    y = x + 1
+    warnings.warn("of the program")
+    return y * 2
+
+
+def warning_of_a_caller(x):
+    y = x + 1
+    _deprecated()
+    return y * 2
+
+
+def _deprecated():
+    warnings.warn("of a caller", DeprecationWarning, stacklevel=2)
+
+
+class Places(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def emit(self, record):
+        self.found.append((record.pathname, record.lineno, record.funcName, record.getMessage()))
+
+
+def seen(function):
+    """The places that logs and warnings name."""
+    handler = Places()
+    logging.getLogger(__name__).addHandler(handler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function(X)
+    logging.getLogger(__name__).removeHandler(handler)
+    own = [w for w in caught if not issubclass(w.category, turret.TurretWarning)]
+    return handler.found, [(w.filename, w.lineno, str(w.message)) for w in own]
+
+
+@pytest.mark.parametrize("program", [logged, warned, warning_of_a_caller], ids=lambda p: p.__name__)
+def test_logs_and_warnings_name_the_lines_of_the_program(program):
+    observed = Observed(program)
+    expected = seen(program)
+    assert any(expected)
+    for _ in range(3):
+        assert seen(observed) == expected
+
+
+@pytest.mark.parametrize("program", [warned, warning_of_a_caller], ids=lambda p: p.__name__)
+def test_warnings_of_whole_graphs_name_the_lines_of_the_program(program):
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        assert seen(observed) == seen(program)
+
+
+def test_a_line_of_the_program_warns_once_whichever_unit_runs_it():
+    observed = Observed(warned)
+    globals().pop("__warningregistry__", None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for n in (2, 3, 4):
+            observed(torch.ones(n, 2))
+            observed(torch.ones(2, n, dtype=torch.float64))
+    assert [str(w.message) for w in caught] == ["of the program"]
