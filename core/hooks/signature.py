@@ -186,14 +186,14 @@ class Visible:
     what flows to it from these, too.
 
     ``index`` is that of an output of the program, or with ``is_input`` of an input that was written to, and
-    ``graph_output`` what it is or views (None: it views an input).  ``hooked``: its gradient goes through a hook of the
-    program's own, and no backward can end there.
+    ``graph_output`` what it is or views (None: it views an input).  ``is_uncut``: no backward can end
+    there, as gradients go through a hook in the graph, or the backward does more than to give gradients in tensors.
     """
 
     index: int
     is_input: bool = False
     graph_output: int | None = None
-    hooked: bool = False
+    is_uncut: bool = False
 
 
 @record

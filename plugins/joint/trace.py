@@ -40,7 +40,7 @@ from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.tracer import JointTracer
-from turret.plugins.joint.visible import visible_tensors, with_visible, without_visible
+from turret.plugins.joint.visible import uncut, visible_tensors, with_visible
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 from turret.torch_compat.distributed import forget_shardings
 
@@ -101,7 +101,7 @@ def _trace(
                 raise
             signature = tracer.late_memory.described()
             if signature.late_memory or signature.wrapped:
-                signature = without_visible(signature)
+                signature = uncut(signature)
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)

@@ -31,14 +31,13 @@ def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSig
         return signature
     for n, sources in zip(numbers, found, strict=True):
         forward.described[n] = attrs.evolve(forward.described[n], computed_of=tuple(map(used.index, sources)))
-    visible = tuple(attrs.evolve(candidates[k], hooked=has_hook(tensors[k].grad_fn)) for k in used)
+    visible = tuple(attrs.evolve(candidates[k], is_uncut=has_hook(tensors[k].grad_fn)) for k in used)
     return attrs.evolve(signature, graph_outputs=tuple(forward.described), visible=visible)
 
 
-def without_visible(signature: GraphSignature) -> GraphSignature:
+def uncut(signature: GraphSignature) -> GraphSignature:
     """The signature of a graph with one backward alone, which does more than to give gradients in tensors."""
-    outputs = tuple(attrs.evolve(o, computed_of=()) for o in signature.graph_outputs)
-    return attrs.evolve(signature, graph_outputs=outputs, visible=())
+    return attrs.evolve(signature, visible=tuple(attrs.evolve(v, is_uncut=True) for v in signature.visible))
 
 
 def visible_tensors(signature: GraphSignature, forward: ForwardOutputs, stops: Sequence[int]) -> list[torch.Tensor]:

@@ -29,9 +29,10 @@ Until = Callable[[Any, Mapping[int, Any], tuple[int, ...], Callable[[], list[tor
 
 ``root`` is the node that leads to the inputs, ``leading()`` are tensors whose gradients go to the stops."""
 
-_HOOKED = (
-    "the gradient was asked for of a result whose gradient goes through a hook that compiled code registered, and that "
-    "other results were computed of; have that hook registered by code that is not compiled (turret.disable)"
+_UNCUT = (
+    "the gradient was asked for of a result that other results of the same graph were computed of, and the backward of "
+    "this graph cannot end there: gradients go through a hook that it calls, or it writes to tensors, or it gives "
+    "gradients of other classes; have code that is not compiled (turret.disable) register the hook, or compute the other results"
 )
 
 
@@ -39,12 +40,12 @@ _HOOKED = (
 class Group:
     """Graph outputs that were computed of the same tensors that the caller sees (``GraphSignature.visible``).
 
-    ``is_hooked``: gradients of such a tensor go through a hook of the program's own.
+    ``is_uncut``: no backward can end at one of these.
     """
 
     outputs: tuple[int, ...]
     sources: tuple[int, ...]
-    is_hooked: bool
+    is_uncut: bool
 
 
 class FromAbove:
@@ -92,8 +93,8 @@ class DerivedOutputs:
                 found.setdefault((level, described[n].computed_of), []).append(n)
         self._groups: list[list[Group]] = [[] for _ in range(max(self.levels))]
         for (level, sources), outputs in found.items():
-            is_hooked = any(self._visible[k].hooked for k in sources)
-            self._groups[level - 1].append(Group(tuple(outputs), sources, is_hooked))
+            is_uncut = any(self._visible[k].is_uncut for k in sources)
+            self._groups[level - 1].append(Group(tuple(outputs), sources, is_uncut))
         self._native: dict[Group, Any] = {}
         self._derive: Callable[..., None]
 
@@ -102,7 +103,7 @@ class DerivedOutputs:
         native = nodes.native()
         self._derive = native.derive
         for groups in self._groups:
-            self._native |= {group: native.group(_cut(group, until), group.is_hooked) for group in groups}
+            self._native |= {group: native.group(_cut(group, until), group.is_uncut) for group in groups}
 
     def attach(self, level: int, results: Sequence[Any], inputs: Sequence[Any], made: Sequence[Any]) -> None:
         """Give the results of a level nodes, which lead to ``inputs`` and to ``made`` results of the program."""
@@ -117,8 +118,8 @@ def _cut(group: Group, until: Until) -> Callable[[Any, Sequence[Any], Sequence[A
     kept for the root."""
 
     def cut(root: Any, gradients: Sequence[Any], edges: Sequence[tuple[Any, int]]) -> Sequence[Any]:
-        if group.is_hooked:
-            raise UnsupportedError(_HOOKED)
+        if group.is_uncut:
+            raise UnsupportedError(_UNCUT)
         given = {n: g for n, g in zip(group.outputs, gradients, strict=True) if g is not None}
         torchs_callback = set_torchs_callback(None)
         try:

@@ -106,8 +106,10 @@ class _Writer:
     def program(self) -> Program:
         statements = [self.statement() for _ in range(self.random.randrange(2, 9))]
         program = Program(tuple(statements), self.random.choice(BEFORE), tuple(self.names))
-        # Hooks in a graph are behind those of its results, and which gradients have some is not known apart.
-        if any(word in program.source for word in ("register_hook", "create_graph=True")):
+        # Hooks that a backward in a graph calls are behind those of its results, and which gradients have some is not
+        # known apart.
+        backward = any(word in program.source for word in (".backward(", "autograd.grad("))
+        if "create_graph=True" in program.source or ("register_hook" in program.source and backward):
             return program
         return attrs.evolve(program, asking=self.random.randrange(1 << 30) if self.flag() else None)
 

@@ -61,7 +61,7 @@ bool is_observed(Node* node) {
 // What all calls of a graph have in common: ``cut(root, gradients, edges)`` gives gradients of the sources.
 struct Group {
   PyObject* cut;
-  bool is_hooked;
+  bool is_uncut;
 
   ~Group() {
     if (!Py_IsInitialized()) return;
@@ -74,7 +74,7 @@ struct Group {
 // The node of results that were computed of others, the sources.  It leads to the node of them all, the root, and to the
 // sources.  As long as nobody looks at these, gradients go to the root, which computes with those of all results.
 struct Derived : Node {
-  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Node*> seen)
+  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Pointer> seen)
       : Node(std::move(next)), group(std::move(group)), results(results), seen(std::move(seen)) {}
 
   std::string name() const override { return "DerivedBackward"; }
@@ -103,13 +103,13 @@ struct Derived : Node {
   }
 
   bool has_observed_source() const {
-    for (Node* node : seen)
-      if (is_observed(node)) return true;
+    for (const Pointer& node : seen)
+      if (is_observed(node.get())) return true;
     return false;
   }
 
   bool goes_to_root() const {
-    const bool is_followed = at::GradMode::is_enabled() && !group->is_hooked;
+    const bool is_followed = at::GradMode::is_enabled() && !group->is_uncut;
     return is_run(next_edge(0).function.get()) && !is_followed && !has_observed_source();
   }
 
@@ -144,7 +144,7 @@ struct Derived : Node {
 
   std::shared_ptr<Group> group;
   size_t results;
-  std::vector<Node*> seen;
+  std::vector<Pointer> seen;
 };
 
 PyObject* function_class = nullptr;
@@ -233,9 +233,9 @@ void drop_group(PyObject* capsule) {
 
 PyObject* group(PyObject*, PyObject* arguments) {
   PyObject* cut;
-  int is_hooked;
-  if (!PyArg_ParseTuple(arguments, "Op:group", &cut, &is_hooked)) return nullptr;
-  auto made = std::make_shared<Group>(Py_NewRef(cut), bool(is_hooked));
+  int is_uncut;
+  if (!PyArg_ParseTuple(arguments, "Op:group", &cut, &is_uncut)) return nullptr;
+  auto made = std::make_shared<Group>(Py_NewRef(cut), bool(is_uncut));
   return PyCapsule_New(new std::shared_ptr<Group>(std::move(made)), GROUP, drop_group);
 }
 
@@ -250,12 +250,12 @@ PyObject* derive(PyObject*, PyObject* arguments) {
     if (!result.requires_grad()) Py_RETURN_NONE;  // autograd records none of it
     next.push_back(torch::autograd::impl::gradient_edge(result));
   }
-  std::vector<Node*> seen;
+  std::vector<Pointer> seen;
   for (const Variable& source : sources) {
     next.push_back(torch::autograd::impl::gradient_edge(source));
-    seen.push_back(next.back().function.get());
+    seen.push_back(next.back().function);
     // A view that was written to shares its history with what it views.
-    if (source.is_view() && source._base().grad_fn()) seen.push_back(source._base().grad_fn().get());
+    if (source.is_view() && source._base().grad_fn()) seen.push_back(source._base().grad_fn());
   }
   const Pointer node = make_node<Derived, Pointer>(*group, std::move(next), results.size(), std::move(seen));
   for (const Variable& result : results) set_node(result, node);

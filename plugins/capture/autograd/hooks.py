@@ -1,4 +1,8 @@
-"""``Tensor.register_hook``: a graph and a call in it for what the graph made, else a call after the graph."""
+"""``Tensor.register_hook``: a graph and a call in it for what the graph made, else a call after the graph.
+
+So is one on a result of the graph, which others may hook or have retain its gradient: hooks of a tensor are called in
+the order in which they came, and all see the whole gradient.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +49,49 @@ class GradientHook:
 
 
 class Handle(Value):
-    """What registering a hook returns: of a hook in the graph, which ``remove`` takes out of it again."""
+    """What registering a hook returns: of a hook in the graph, which ``remove`` takes out of it again.
 
-    def __init__(self, node: fx.Node) -> None:
-        self.node = node
+    ``tensor`` and ``hook`` are those of one that may as well be registered after the graph; where it is loaded, it is.
+    """
+
+    def __init__(self, node: fx.Node, tensor: Tensor | None = None, hook: Value | None = None) -> None:
+        self.node, self.tensor, self.hook = node, tensor, hook
 
     def type(self) -> type:
         return torch.utils.hooks.RemovableHandle
 
+    def is_in_graph(self) -> bool:
+        """Whether the hook is called by the graph."""
+        return self.node in self.node.graph.nodes
+
     def m_remove(self, t: Tracer) -> Value:
         """The hook is as if it had never been; a backward in between has called it."""
-        if self.node not in self.node.graph.nodes:
+        if not self.is_in_graph():
             return Constant(None)
-        if t.recorder.open_regions or any(n.target is torch.autograd.grad for n in self.node.graph.nodes):
+        if t.recorder.open_regions or _takes_gradients(self.node.graph):
             raise Unsupported("removing a gradient hook beside a backward")
         self.node.graph.erase_node(self.node)
         return Constant(None)
+
+    def leave_graph(self, r: Rebuilder) -> str:
+        """Register the hook after the graph, and those of the tensor that came before; the expression that does it."""
+        assert self.tensor is not None and self.hook is not None
+        self.node.graph.erase_node(self.node)
+        for earlier in r.t.recorder.hooked_tensors[id(self.tensor)]:
+            if earlier is self:
+                break
+            if earlier.is_in_graph() and earlier.hook is not None:
+                r.line(earlier.leave_graph(r))
+        return f"{r.load(self.tensor)}.register_hook({r.load(self.hook)})"
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if self.hook is None or not self.is_in_graph() or _takes_gradients(self.node.graph):
+            return super().rebuild(r)
+        return r.assign(self.leave_graph(r))
+
+
+def _takes_gradients(graph: fx.Graph) -> bool:
+    return any(node.target is torch.autograd.grad for node in graph.nodes)
 
 
 class LaterHandle(Handle):
@@ -123,11 +154,12 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     fake = tensor.fake
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
-    t.recorder.hooked_tensors.add(id(tensor))
+    handles = t.recorder.hooked_tensors.setdefault(id(tensor), [])
     if tensor.source is not None:
         return _register_later(t, torch.Tensor.register_hook, tensor, hook)
     try:
-        return _register_in_graph(t, tensor, hook)
+        handles.append(_register_in_graph(t, tensor, hook))
+        return handles[-1]
     except Unsupported as error:
         if error.step is None and tensor.node.users:
             # No gradient of what the graph computed of it gets to a result of the graph that holds it: a hook there
@@ -136,7 +168,7 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         raise
 
 
-def _register_in_graph(t: Tracer, tensor: Tensor, hook: Value) -> Value:
+def _register_in_graph(t: Tracer, tensor: Tensor, hook: Value) -> Handle:
     """A hook on what the graph made, as a graph of its own."""
     fake, before, grad_mode = tensor.fake, RunsLater(t, hook), torch.is_grad_enabled()
     node = t.recorder.node_here(tensor.node)
@@ -152,7 +184,19 @@ def _register_in_graph(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     finally:
         set_grad_enabled(grad_mode)
     t.recorder.call_region(GradientHook(graph, written, t.recorder.label()), [node, *region.lifted])
-    return Handle(next(iter(reversed(t.recorder.graph.nodes))))
+    node = next(iter(reversed(t.recorder.graph.nodes)))
+    return Handle(node) if written or t.recorder.open_regions else Handle(node, tensor, hook)
+
+
+def register_behind(t: Tracer, r: Rebuilder) -> None:
+    """Register hooks on results of the graph after it, and not in it; not where a backward in the graph calls them."""
+    if not t.recorder.hooked_tensors or _takes_gradients(t.recorder.graph):
+        return
+    left = [h for handles in t.recorder.hooked_tensors.values() for h in handles if h.hook is not None]
+    while found := [h for h in left if h.is_in_graph() and h.tensor.node in r.outputs]:
+        for handle in found:
+            if handle.is_in_graph():
+                r.effect(handle.leave_graph(r))
 
 
 def refuse_hooks_set_later(t: Tracer) -> None:

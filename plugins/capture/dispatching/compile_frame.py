@@ -24,6 +24,7 @@ from turret.hooks.devices import HOST
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
+from turret.plugins.capture.autograd.hooks import register_behind
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.branches.conditional import check_merged
 from turret.plugins.capture.errors import (
@@ -275,6 +276,7 @@ class _Attempt:
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:
                     tracer.effects.write(rebuilder)
+                    register_behind(tracer, rebuilder)
                     tracer.state.finish(rebuilder)
                     tracer.overrides.finish(rebuilder)
         finally:

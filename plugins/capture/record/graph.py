@@ -223,8 +223,8 @@ class GraphRecorder:
         self.freed = FreedGraphs()
         self.retained = RetainedGradients()
         self.hooked = HookedModules()
-        self.hooked_tensors: set[int] = set()
-        """Tensors, by id, that hooks were registered on."""
+        self.hooked_tensors: dict[int, list[Any]] = {}
+        """Tensors, by id, that hooks were registered on, and the handles of those in the graph."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.distributed = False

@@ -413,7 +413,7 @@ class Recorder(Protocol):
     freed: Any
     retained: Any
     hooked: Any
-    hooked_tensors: set[int]
+    hooked_tensors: dict[int, list[Any]]
     made_at: dict[str, tuple[int, Lines]]
     devices: list[torch.device]
     tags: dict[str, Any]
@@ -456,6 +456,7 @@ class Rebuilder(Protocol):
     t: Tracer
     names: dict[int, str]
     kept: list[Value]
+    outputs: dict[fx.Node, int]
     parameters: set[fx.Node]
 
     def constant(self, value: Any) -> str: ...

@@ -213,20 +213,60 @@ def test_a_third_order_through_a_result_is_an_error():
         torch.autograd.grad(first.square().sum(), w, create_graph=True)
 
 
-def test_a_result_with_a_hook_of_the_program_is_an_error_where_others_were_computed_of_it():
-    def program(x, w):
-        hidden = (x @ w).sin()
-        hidden.register_hook(lambda g: g * 3)
-        return hidden, (hidden * w).cos()
+def hooked(x, w):
+    hidden = (x @ w).sin()
+    hidden.register_hook(lambda g: g * 3)
+    hidden.register_hook(lambda g: g + 1)
+    return hidden, (hidden * w).cos()
+
+
+def removed(x, w):
+    hidden = (x @ w).sin()
+    hidden.register_hook(lambda g: g * 3)
+    handle = hidden.register_hook(lambda g: g + 1)
+    turret.graph_break()
+    handle.remove()
+    return hidden, (hidden * w).cos()
+
+
+def of_the_frame(x, w):
+    hidden, factor = (x @ w).sin(), w.cos()
+    hidden.register_hook(lambda g: g * factor)
+    return hidden, (hidden * w).cos()
+
+
+@pytest.mark.parametrize("program", [hooked, removed, of_the_frame], ids=lambda p: p.__name__)
+def test_hooks_of_the_program_come_before_those_of_its_caller(program):
+    def ask(results, given_):
+        seen: list[Any] = []
+        results[0].retain_grad()
+        results[0].register_hook(lambda g: seen.append(g.clone()))
+        sum((r * r).sum() for r in results).backward()
+        return seen, results[0].grad, [v.grad for v in given_]
+
+    assert_same(both(program, ask))
+
+
+def test_where_a_backward_can_end_nowhere_else_who_looks_is_told():
+    class Hooked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = (torch.nn.Linear(4, 4, dtype=F64) for _ in range(2))
+            self.first.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+
+        def forward(self, x, w):
+            hidden = self.first(x * w)
+            return hidden, self.second(hidden)
 
     def ask(results, given_):
         results[-1].sum().backward()
         return [v.grad for v in given_]
 
-    assert_same(both(program, ask))
-    hidden, out = turret.compile(program, options=OPTIONS)(*leaves())
+    assert_same(both(Hooked(), ask))
+    hidden, out = turret.compile(Hooked(), options=OPTIONS)(*leaves())
     hidden.retain_grad()
-    with pytest.raises(UnsupportedError, match="a hook that compiled code registered"):
+    with pytest.raises(UnsupportedError, match="cannot end there"):
         out.sum().backward()
 
 
