@@ -32,7 +32,8 @@ Until = Callable[[Any, Mapping[int, Any], tuple[int, ...], Callable[[], list[tor
 _UNCUT = (
     "the gradient was asked for of a result that other results of the same graph were computed of, and the backward of "
     "this graph cannot end there: gradients go through a hook that it calls, or it writes to tensors, or it gives "
-    "gradients of other classes; have code that is not compiled (turret.disable) register the hook, or compute the other results"
+    "gradients of other classes; have the hook registered, or the other results computed, by code that is not compiled "
+    "(turret.disable)"
 )
 
 
