@@ -22,6 +22,7 @@ from turret.errors import UnsupportedError
 from turret.frames.frame_hook import keep_torch_out, set_torchs_callback
 from turret.graph.autograd import nodes
 from turret.hooks.signature import GraphSignature
+from turret.plugins.wrap_runtime.double_backward import Begun
 from turret.torch_compat.autograd import current_graph_task, runs_node
 
 Until = Callable[[Any, Mapping[int, Any], tuple[int, ...], Callable[[], list[torch.Tensor]]], Sequence[Any]]
@@ -50,20 +51,29 @@ class Group:
 
 
 class FromAbove:
-    """Gradients of the inputs that backwards which end before them have computed, by the backward that they are of."""
+    """What backwards which end before the inputs leave for others of the same backward, by its number."""
 
     def __init__(self) -> None:
         self._found: dict[int, Sequence[Any]] = {}
+        self._begun: tuple[int, Begun] | None = None
 
     def add(self, gradients: Sequence[Any]) -> None:
-        """Keep gradients for the node that leads to the inputs, in the backward that runs."""
+        """Keep gradients of the inputs for the node that leads to these."""
         task = current_graph_task()
         self._found[task] = _sums(gradients, self._found[task]) if task in self._found else gradients
 
     def added(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Gradients of the inputs with those from above."""
+        """Gradients of the inputs with those from above; nothing is kept any more."""
+        self._begun = None
         found = self._found.pop(current_graph_task(), None)
         return gradients if found is None else _sums(gradients, found)
+
+    def begun(self, begin: Callable[[], Begun]) -> Begun:
+        """The graph, run once more for all in this backward."""
+        task, known = current_graph_task(), self._begun
+        if known is None or known[0] != task:
+            known = self._begun = task, begin()
+        return known[1]
 
 
 def _sums(gradients: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
@@ -104,7 +114,7 @@ class DerivedOutputs:
         native = nodes.native()
         self._derive = native.derive
         for groups in self._groups:
-            self._native |= {group: native.group(_cut(group, until), group.is_uncut) for group in groups}
+            self._native |= {group: native.group(_cut(group, until)) for group in groups}
 
     def attach(self, level: int, results: Sequence[Any], inputs: Sequence[Any], made: Sequence[Any]) -> None:
         """Give the results of a level nodes, which lead to ``inputs`` and to ``made`` results of the program."""
@@ -114,20 +124,23 @@ class DerivedOutputs:
             self._derive(self._native[group], [results[n] for n in group.outputs], sources)
 
 
-def _cut(group: Group, until: Until) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """``cut(root, gradients, edges)``: gradients of the sources, where the ``edges`` lead to; those of the inputs are
-    kept for the root."""
+def _cut(group: Group, until: Until) -> Callable[..., Sequence[Any]]:
+    """``cut(root, gradients, numbers, edges)``: gradients of those sources, where the ``edges`` lead to; those of the
+    inputs are kept for the root."""
 
-    def cut(root: Any, gradients: Sequence[Any], edges: Sequence[tuple[Any, int]]) -> Sequence[Any]:
+    def cut(
+        root: Any, gradients: Sequence[Any], numbers: Sequence[int], edges: Sequence[tuple[Any, int]]
+    ) -> Sequence[Any]:
         if group.is_uncut:
             raise UnsupportedError(_UNCUT)
         given = {n: g for n, g in zip(group.outputs, gradients, strict=True) if g is not None}
+        stops = tuple(group.sources[n] for n in numbers)
         torchs_callback = set_torchs_callback(None)
         try:
-            found = until(root, given, group.sources, lambda: [nodes.native().leading_to(*edge) for edge in edges])
+            found = until(root, given, stops, lambda: [nodes.native().leading_to(*edge) for edge in edges])
         finally:
             set_torchs_callback(torchs_callback)
-        split = len(found) - len(group.sources)
+        split = len(found) - len(stops)
         if runs_node(root):
             root.from_above.add(found[:split])
         return tuple(found[split:])

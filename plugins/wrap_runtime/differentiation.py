@@ -22,6 +22,10 @@ from turret.plugins.wrap_runtime.saved_tensors import SavedInputs, SavedTensors
 from turret.storage.fork_safety import Lock
 from turret.torch_compat.autograd import forward_ad_level
 
+_COMPILED_STOPS = 4
+"""How many backwards between results of a graph are compiled; for more of them a graph runs once more, once for all in
+one backward."""
+
 
 class Differentiation:
     """From the gradients of a graph's outputs to those of its inputs, for the context of one call of its forward.
@@ -98,15 +102,15 @@ class Differentiation:
         if forward_ad_level() >= 0:
             _refuse_duals(gradients)
         saved = self.saved.of(ctx, gradients)
-        reason = self.why_by_calls(gradients)
-        backward = None if reason else self.for_stops(tuple(sorted(given)), stops)
         with torch.no_grad():
-            if backward is None:
-                results = self.by_calls(ctx, gradients, reason or "is to end at a result", stops)
-            else:
+            results = self.by_calls_until(ctx, gradients, stops)
+            backward = None if results is not None else self.for_stops(tuple(sorted(given)), stops)
+            if backward is not None:
                 self.saved_inputs.check(saved)
                 tangents = backward.read_tangents(gradients, ctx.symbols)
                 results = backward.finish(backward.compiled()([*ctx.sizes, *saved, *tangents]))
+            elif results is None:
+                results = self.by_calls(ctx, gradients, "is to end at a result", stops)
         if not torch.is_grad_enabled():
             return results
         try:
@@ -114,6 +118,21 @@ class Differentiation:
         except DoubleBackwardError as error:
             sources = _sources(ctx, gradients, saved)
             return _refusing_gradients(results, sources, double_backward.error(str(error)))
+
+    def by_calls_until(self, ctx: Any, gradients: Sequence[Any], stops: tuple[int, ...]) -> tuple[Any, ...] | None:
+        """Gradients as far as ``stops``, op by op, where no compiled backward takes these, or so many were compiled
+        that another costs more than to run the graph once more; None: they are for a compiled one."""
+        reason = self.why_by_calls(gradients)
+        if reason:
+            return self.by_calls(ctx, gradients, reason, stops)
+        given = tuple(n for n in self.differentiable if gradients[n] is not None)
+        is_known = (given, stops, torch.are_deterministic_algorithms_enabled()) in self.by_stops
+        if is_known or len(self.by_stops) < _COMPILED_STOPS or self.obstacle:
+            return None
+        try:
+            return self.by_calls(ctx, gradients, f"ends at results in more than {_COMPILED_STOPS} ways", stops)
+        except UnsupportedError:
+            return None
 
     def recorded_until(
         self,
@@ -169,9 +188,12 @@ class Differentiation:
                 f"a compiled backward {reason}, and the graph cannot run once more in its place: {error}; run "
                 "the forward without turret.compile"
             ) from error
-        found = once_more.first([gradients[n] for n in self.differentiable], torch.is_grad_enabled())
-        if not stops:
-            ctx.maybe_clear_saved_tensors()
+        tangents = [gradients[n] for n in self.differentiable]
+        if stops:
+            begun = ctx.from_above.begun(once_more.begin)
+            return once_more.first(begun, tangents, torch.is_grad_enabled(), keeps_graph=True)
+        found = once_more.first(once_more.begin(), tangents, torch.is_grad_enabled(), keeps_graph=False)
+        ctx.maybe_clear_saved_tensors()
         return found
 
     def shown(self, given: Iterable[int]) -> tuple[int, ...]:

@@ -120,6 +120,15 @@ class Inputs:
 
 
 @attrs.frozen(eq=False)
+class Begun:
+    """A graph that ran once more: its inputs, of which gradients are asked for those at ``asked``, and its results."""
+
+    inputs: list[Any]
+    asked: list[int]
+    results: Outputs
+
+
+@attrs.frozen(eq=False)
 class Again:
     """The gradients of one call, as a function of the inputs and tangents that autograd can differentiate.
 
@@ -136,24 +145,31 @@ class Again:
     apart: tuple[int, ...]
     ends: tuple[int, ...] = ()
 
-    def first(self, tangents: Sequence[Any], create_graph: bool) -> tuple[Any, ...]:
-        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``."""
+    def begin(self) -> Begun:
+        """Run the graph, for ``first``."""
         with torch.enable_grad():
             inputs = list(self.inputs)
             asked = [n for n, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.requires_grad]
             asked = [n for n in asked if n not in self.apart]
             for n in asked:
                 inputs[n] = inputs[n].view_as(inputs[n])
-            results = self.run(*inputs)
+            return Begun(inputs, asked, self.run(*inputs))
+
+    def first(self, begun: Begun, tangents: Sequence[Any], create_graph: bool, keeps_graph: bool) -> tuple[Any, ...]:
+        """The gradients of the inputs themselves, for tangents of any class, or None, of the ``outputs``.
+
+        ``keeps_graph``: what ran is for others, too.
+        """
+        inputs, results = begun.inputs, begun.results
         pairs = [(results[n], t) for n, t in zip(self.outputs, tangents, strict=True) if t is not None]
         pairs = [(r, t) for r, t in pairs if r.requires_grad]
         ends = [results[n] for n in self.ends]
         with stopped(ends):
             gradients = torch.autograd.grad(
-                [r for r, _ in pairs], [*(inputs[n] for n in asked), *ends], [t for _, t in pairs],
-                create_graph=create_graph, allow_unused=True,
+                [r for r, _ in pairs], [*(inputs[n] for n in begun.asked), *ends], [t for _, t in pairs],
+                create_graph=create_graph, retain_graph=create_graph or keeps_graph, allow_unused=True,
             )  # fmt: skip
-        found = dict(zip([*asked, *range(len(inputs), len(inputs) + len(ends))], gradients, strict=True))
+        found = dict(zip([*begun.asked, *range(len(inputs), len(inputs) + len(ends))], gradients, strict=True))
         return tuple(map(found.get, range(len(inputs) + len(ends))))
 
     def attach(

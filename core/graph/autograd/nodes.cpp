@@ -2,7 +2,6 @@
 // that were computed of others.  And tensors that lead to a node.
 #include <Python.h>
 
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
@@ -58,10 +57,9 @@ bool is_observed(Node* node) {
          is_captured(node);
 }
 
-// What all calls of a graph have in common: ``cut(root, gradients, edges)`` gives gradients of the sources.
+// What all calls of a graph have in common: ``cut(root, gradients, stops, edges)`` gives gradients of those sources.
 struct Group {
   PyObject* cut;
-  bool is_uncut;
 
   ~Group() {
     if (!Py_IsInitialized()) return;
@@ -71,10 +69,16 @@ struct Group {
   }
 };
 
+// A node whose gradients somebody may be told of, and the source that they come to it from.
+struct Seen {
+  Pointer node;
+  size_t source;
+};
+
 // The node of results that were computed of others, the sources.  It leads to the node of them all, the root, and to the
 // sources.  As long as nobody looks at these, gradients go to the root, which computes with those of all results.
 struct Derived : Node {
-  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Pointer> seen)
+  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Seen> seen)
       : Node(std::move(next)), group(std::move(group)), results(results), seen(std::move(seen)) {}
 
   std::string name() const override { return "DerivedBackward"; }
@@ -84,10 +88,11 @@ struct Derived : Node {
     bool is_there = false;
     for (const Variable& gradient : gradients) is_there |= gradient.defined();
     if (!is_there) return found;
-    if (goes_to_root())
+    const std::vector<size_t> stops = stops_now();
+    if (stops.empty())
       std::move(gradients.begin(), gradients.end(), found.begin());
     else
-      cut(gradients, found);
+      cut(gradients, stops, found);
     return found;
   }
 
@@ -95,48 +100,53 @@ struct Derived : Node {
 
   // Torch's compiled autograd, which traces a backward.
   variable_list apply_with_saved(const variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables&) override {
-    TORCH_CHECK(!has_observed_source(), "torch's compiled autograd goes over results of Turret of which one has hooks "
-                "or retains its gradient, and others were computed of it; run this backward without it");
+    TORCH_CHECK(observed().empty(), "torch's compiled autograd goes over results of Turret of which one has hooks or "
+                "retains its gradient, and others were computed of it; run this backward without it");
     variable_list found(num_outputs());
     std::copy(gradients.begin(), gradients.end(), found.begin());
     return found;
   }
 
-  bool has_observed_source() const {
-    for (const Pointer& node : seen)
-      if (is_observed(node.get())) return true;
-    return false;
+  // The sources, in order, whose gradients somebody is told of.
+  std::vector<size_t> observed() const {
+    std::vector<size_t> found;
+    for (const Seen& each : seen)
+      if (is_observed(each.node.get()) && (found.empty() || found.back() != each.source)) found.push_back(each.source);
+    return found;
   }
 
-  bool goes_to_root() const {
-    const bool is_followed = at::GradMode::is_enabled() && !group->is_uncut;
-    return is_run(next_edge(0).function.get()) && !is_followed && !has_observed_source();
+  // The sources that gradients are to end at; none: they go to the root.
+  std::vector<size_t> stops_now() const {
+    std::vector<size_t> found = observed();
+    if (found.empty() && !is_run(next_edge(0).function.get()))
+      for (size_t n = 0; n < num_outputs() - results; n++) found.push_back(n);
+    return found;
   }
 
-  void cut(const variable_list& gradients, variable_list& found) const {
+  void cut(const variable_list& gradients, const std::vector<size_t>& stops, variable_list& found) const {
     const PyGILState_STATE state = PyGILState_Ensure();
     PyObject* given = PyTuple_New(gradients.size());
     for (size_t n = 0; n < gradients.size(); n++) PyTuple_SET_ITEM(given, n, THPVariable_Wrap(gradients[n]));
-    PyObject* edges = PyTuple_New(num_outputs() - results);
-    for (size_t n = results; n < num_outputs(); n++) {
-      const Edge& edge = next_edge(n);
+    PyObject* numbers = PyTuple_New(stops.size());
+    PyObject* edges = PyTuple_New(stops.size());
+    for (size_t n = 0; n < stops.size(); n++) {
+      const Edge& edge = next_edge(results + stops[n]);
       PyObject* function = torch::autograd::functionToPyObject(edge.function);
-      PyTuple_SET_ITEM(edges, n - results, Py_BuildValue("NI", function, edge.input_nr));
+      PyTuple_SET_ITEM(numbers, n, PyLong_FromSize_t(stops[n]));
+      PyTuple_SET_ITEM(edges, n, Py_BuildValue("NI", function, edge.input_nr));
     }
     PyObject* root = torch::autograd::functionToPyObject(next_edge(0).function);
-    PyObject* made = PyObject_CallFunctionObjArgs(group->cut, root, given, edges, nullptr);
-    Py_DECREF(root);
-    Py_DECREF(edges);
-    Py_DECREF(given);
+    PyObject* made = PyObject_CallFunctionObjArgs(group->cut, root, given, numbers, edges, nullptr);
+    for (PyObject* argument : {root, given, numbers, edges}) Py_DECREF(argument);
     if (made == nullptr) {
       python_error error;
       error.persist();
       PyGILState_Release(state);
       throw error;
     }
-    for (size_t n = results; n < num_outputs(); n++) {
-      PyObject* item = PyTuple_GET_ITEM(made, n - results);
-      if (item != Py_None) found[n] = THPVariable_Unpack(item);
+    for (size_t n = 0; n < stops.size(); n++) {
+      PyObject* item = PyTuple_GET_ITEM(made, n);
+      if (item != Py_None) found[results + stops[n]] = THPVariable_Unpack(item);
     }
     Py_DECREF(made);
     PyGILState_Release(state);
@@ -144,7 +154,7 @@ struct Derived : Node {
 
   std::shared_ptr<Group> group;
   size_t results;
-  std::vector<Pointer> seen;
+  std::vector<Seen> seen;
 };
 
 PyObject* function_class = nullptr;
@@ -231,11 +241,8 @@ void drop_group(PyObject* capsule) {
   delete static_cast<std::shared_ptr<Group>*>(PyCapsule_GetPointer(capsule, GROUP));
 }
 
-PyObject* group(PyObject*, PyObject* arguments) {
-  PyObject* cut;
-  int is_uncut;
-  if (!PyArg_ParseTuple(arguments, "Op:group", &cut, &is_uncut)) return nullptr;
-  auto made = std::make_shared<Group>(Py_NewRef(cut), bool(is_uncut));
+PyObject* group(PyObject*, PyObject* cut) {
+  auto made = std::make_shared<Group>(Py_NewRef(cut));
   return PyCapsule_New(new std::shared_ptr<Group>(std::move(made)), GROUP, drop_group);
 }
 
@@ -250,12 +257,12 @@ PyObject* derive(PyObject*, PyObject* arguments) {
     if (!result.requires_grad()) Py_RETURN_NONE;  // autograd records none of it
     next.push_back(torch::autograd::impl::gradient_edge(result));
   }
-  std::vector<Pointer> seen;
-  for (const Variable& source : sources) {
-    next.push_back(torch::autograd::impl::gradient_edge(source));
-    seen.push_back(next.back().function);
+  std::vector<Seen> seen;
+  for (size_t n = 0; n < sources.size(); n++) {
+    next.push_back(torch::autograd::impl::gradient_edge(sources[n]));
+    seen.push_back({next.back().function, n});
     // A view that was written to shares its history with what it views.
-    if (source.is_view() && source._base().grad_fn()) seen.push_back(source._base().grad_fn());
+    if (sources[n].is_view() && sources[n]._base().grad_fn()) seen.push_back({sources[n]._base().grad_fn(), n});
   }
   const Pointer node = make_node<Derived, Pointer>(*group, std::move(next), results.size(), std::move(seen));
   for (const Variable& result : results) set_node(result, node);
@@ -265,7 +272,7 @@ PyObject* derive(PyObject*, PyObject* arguments) {
 
 PyMethodDef methods[] = {
     {"setup", setup, METH_O, nullptr},
-    {"group", group, METH_VARARGS, nullptr},
+    {"group", group, METH_O, nullptr},
     {"derive", derive, METH_VARARGS, nullptr},
     {"leading_to", leading_to, METH_VARARGS, nullptr},
     {"part", part, METH_O, nullptr},

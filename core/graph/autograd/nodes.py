@@ -40,10 +40,10 @@ def native() -> Any:
 
     ``derive(group, results, sources)``: the same for results that were computed of ``sources``, with a node that leads
     to that of the results and to the sources.  Where nobody is told of gradients of a source, gradients go on to the
-    former; else those of the sources are what ``cut`` of ``group(cut, is_uncut)`` computes: a tuple of
-    ``cut(node of the results, their gradients, (node, number) of each source)``.  They are told by hooks of a source
-    (``register_hook``, ``retain_grad``), in a backward that was asked for its gradient (``torch.autograd.grad``), and,
-    but where it is ``is_uncut``, in one that gives gradients with a history (``create_graph``).
+    former; else those of the sources of which somebody is are what ``cut`` of ``group(cut)`` gives: a tuple, of
+    ``cut(node of the results, their gradients, numbers of these sources, their (node, number))``.  They are told by
+    hooks of a source (``register_hook``, ``retain_grad``), and in a backward that was asked for its gradient
+    (``torch.autograd.grad``).
 
     ``leading_to(node, number)``: a tensor without elements whose gradient goes to a result of a node.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from turret.hooks.devices import Placed
+from turret.hooks.devices import HOST, Placed
 from turret.storage.extension import Extension
 from turret.torch_compat.native import uses_cxx11_abi
 
@@ -25,7 +25,7 @@ def tensor_maker(
     ``ValueError`` where the device's tensors have no allocator.
     """
     native, sample = load(), torch.empty(1, device=device)
-    dtypes = {tensor.dtype: torch.empty(0, dtype=tensor.dtype, device="cpu") for tensor in tensors}
+    dtypes = {tensor.dtype: torch.empty(0, dtype=tensor.dtype, device=HOST) for tensor in tensors}
     placed = tuple((dtypes[t.dtype]._cdata, t.shape, t.stride, t.block, t.offset) for t in tensors)
     make: Callable[[], tuple[list[torch.Tensor], list[int]]]
     make = native.maker(sample._cdata, tuple(nbytes), placed, tuple(told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -156,6 +157,25 @@ def test_whatever_is_asked_of_results_is_what_eager_gives(data):
         return [g for _, g in seen], [r.grad for r in results], [v.grad for v in given_]
 
     assert_same(both(program, ask))
+
+
+@pytest.mark.parametrize("asked", [[3], [0, 5], range(12)])
+def test_of_many_results_those_that_somebody_looks_at_have_whole_gradients(asked):
+    def layers(x, w):
+        found = [x]
+        for _ in range(12):
+            found.append((found[-1] @ w).sin() + found[-1])
+        return tuple(found[1:])
+
+    def ask(results, given_):
+        for n in asked:
+            results[n].retain_grad()
+        (results[-1].sum() + results[6].square().sum()).backward()
+        return [r.grad for r in results], [v.grad for v in given_]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", turret.errors.TurretWarning)
+        assert_same(both(layers, ask))
 
 
 def test_a_hook_stays_when_its_result_is_gone():
