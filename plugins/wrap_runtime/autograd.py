@@ -53,11 +53,12 @@ def autograd_function(
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
+            given_inputs = inputs
             if apart:
                 inputs = edges.values(inputs)
             results = save(ctx, inputs, compute(inputs))
             if not differentiate.saved_inputs.noted:
-                differentiate.saved_inputs.note(inputs, results[outputs:split])
+                differentiate.note(given_inputs, inputs, results[outputs:split])
             if given is not None:
                 ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
@@ -96,7 +97,7 @@ def _backward(differentiate: Differentiation, has_derived: bool) -> Callable[...
             found = ctx.from_above.added(found)
         for n in differentiate.differentiable:
             if gradients[n] is None:
-                leaf_hooks.spare(ctx, found)
+                leaf_hooks.spare(ctx, found, differentiate.led_to)
                 break
         return found
 

@@ -47,6 +47,8 @@ class Differentiation:
         self.obstacle = double_backward.obstacle(signature)
         if not self.obstacle and not hasattr(backward, "recorded"):
             self.obstacle = "this backward was compiled and keeps no graph of its own"
+        self.led_to: tuple[int, ...] = ()
+        """Inputs that the node is given as tensors, once a call has told."""
         self.apart = edges.unreached(signature)
         """Inputs without an edge from the node."""
         self.inputs = None if self.obstacle else double_backward.Inputs(self.apart)
@@ -54,6 +56,11 @@ class Differentiation:
         self.by_forms: dict[tuple[Any, ...], _Backward | None] = {}
         self.by_stops: dict[tuple[tuple[int, ...], tuple[int, ...], bool], _Backward | None] = {}
         self.lock = Lock()
+
+    def note(self, given: Sequence[Any], inputs: Sequence[Any], saved: Sequence[Any]) -> None:
+        """What the first call tells: the inputs as the node was given them, and as they are, and what is saved."""
+        self.led_to = tuple(n for n, v in enumerate(given) if isinstance(v, torch.Tensor))
+        self.saved_inputs.note(inputs, saved)
 
     def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
         if forward_ad_level() >= 0:

@@ -20,16 +20,15 @@ from turret.storage.fork_safety import Lock
 _lock = Lock()
 
 
-def spare(node: Any, gradients: Sequence[Any]) -> None:
+def spare(node: Any, gradients: Sequence[Any], tensors: Sequence[int]) -> None:
     """Keep autograd from calling hooks of leaves that a node leads to and has no gradient for, unless others have one.
 
-    Called in the backward of the node, for all of its inputs; hooks are as they were when the backward ends.
+    Called in the backward of the node, for all of its inputs, of which those at ``tensors`` are such; hooks are as they
+    were when the backward ends.
     """
-    needed = (gradients[n] for n, is_needed in enumerate(node.needs_input_grad) if is_needed)
-    below = (function for function, _ in node.next_functions if function is not None)
-    for function, gradient in zip(below, needed, strict=True):
+    for (function, _), n in zip(node.next_functions, tensors, strict=True):
         leaf = getattr(function, "variable", None)
-        if gradient is None and leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks):
+        if gradients[n] is None and leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks):
             _spare(leaf)
 
 

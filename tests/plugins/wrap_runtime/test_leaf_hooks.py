@@ -83,3 +83,19 @@ def test_a_graph_behind_another_one_spares_hooks_ahead_of_both() -> None:
     assert calls == []
     right.sum().backward()
     assert calls == [False]
+
+
+def test_a_view_that_was_made_without_gradients_is_no_leaf_to_look_for():
+    def program(a, b):
+        with torch.no_grad():
+            view = a.view(1, 3).t().reshape(3)
+        turret.graph_break()
+        return view * b, a * 2
+
+    told = []
+    for function in (program, turret.compile(program, options={"cache": False, "on_error": "raise"})):
+        a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
+        first, second = function(a * 1, b)
+        second.sum().backward()
+        told.append((a.grad, b.grad, first.detach()))
+    torch.testing.assert_close(told[1], told[0])
