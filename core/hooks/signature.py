@@ -163,7 +163,7 @@ class GraphOutput:
     user's returned a view), and ``view_layout`` its layout from where the input begins.  ``shares_with`` are the
     outputs, itself among them, that go through a node of eager's backward that has saved tensors, as it does (None:
     all): once their gradients were taken, and what was saved is freed, its own cannot be.  ``computed_of`` are those of
-    ``GraphSignature.visible`` that it was computed of.
+    ``GraphSignature.visible`` that it was computed of, or the ``nearest``.
     """
 
     shape: tuple[SizeText, ...]
@@ -255,6 +255,7 @@ class GraphSignature:
     ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
     among the outputs know of.  ``late_memory``: the backward takes what lies there behind the tangents, and gives
     what is to be written there (or None) behind the gradients.  ``wrapped`` are gradients that are wrappers.
+    ``nearest``: outputs name those of the ``visible`` alone that they were computed of past no other.
     ``stops`` are those of the ``visible`` where gradients end (``CapturedGraph.stops``), whose own are behind those of
     the inputs.
     """
@@ -272,6 +273,7 @@ class GraphSignature:
     late_memory: tuple[LateMemory, ...] = ()
     wrapped: tuple[WrappedGradient, ...] = ()
     visible: tuple[Visible, ...] = ()
+    nearest: bool = False
     stops: tuple[int, ...] = ()
 
     @property

@@ -6,7 +6,8 @@ such a node cannot be taken one after the other, those of others can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,17 +27,20 @@ def reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> li
     return [{n for n, mask in enumerate(masks) if mask >> position & 1} for position in range(len(leaves))]
 
 
-def computed_of(outputs: Sequence[torch.Tensor], candidates: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+def computed_of(
+    outputs: Sequence[torch.Tensor], candidates: Sequence[torch.Tensor], nearest: bool = False
+) -> list[tuple[int, ...]]:
     """For each output the positions of those among the ``candidates`` that it was computed of, as autograd has it.
 
-    ``CannotReplay`` where the history of what was copied does not tell.
+    ``nearest``: those alone that a way leads to past no other.  ``CannotReplay`` where the history of what was copied
+    does not tell.
     """
     edges: dict[Any, int] = {}
     for n, candidate in enumerate(candidates):
         edge = candidate.grad_fn, candidate.output_nr
         edges[edge] = edges.get(edge, 0) | 1 << n
     found: dict[Any, int] = {}
-    masks = [_below(o.grad_fn, lambda node: 0, found, lambda edge: edges.get(edge, 0)) for o in outputs]
+    masks = [_below(o.grad_fn, lambda node: 0, found, edges, nearest) for o in outputs]
     _check_copies([c.grad_fn for c in candidates], found)
     return [tuple(n for n in range(len(candidates)) if mask >> n & 1) for mask in masks]
 
@@ -68,10 +72,14 @@ def sharing(outputs: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
 
 
 def _below(
-    root: Any, bit: Callable[[Any], int], found: dict[Any, int], edge_bit: Callable[[Any], int] = lambda edge: 0
+    root: Any,
+    bit: Callable[[Any], int],
+    found: dict[Any, int],
+    edge_bits: Mapping[Any, int] = types.MappingProxyType({}),
+    nearest: bool = False,
 ) -> int:
     """The bits of the nodes under one of autograd's graph, and of itself, and of the edges between them; ``found``
-    keeps what is known of nodes."""
+    keeps what is known of nodes.  ``nearest``: past an edge with a bit it does not go."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -85,7 +93,8 @@ def _below(
             continue
         mask = bit(node)
         for edge in edges:
-            mask |= found[edge[0]] | edge_bit(edge)
+            own = edge_bits.get(edge, 0)
+            mask |= own if own and nearest else own | found[edge[0]]
         found[node] = mask
         stack.pop()
     return found[root]

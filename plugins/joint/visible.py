@@ -13,6 +13,10 @@ from turret.hooks.signature import AliasKind, GraphSignature, Mutation, OutputKi
 from turret.plugins.joint.histories import computed_of
 from turret.plugins.joint.outputs import ForwardOutputs
 
+_MOST_EDGES = 2048
+"""So many pairs of a result and what it was computed of are edges of autograd's graph in each call; of more of them (a
+thousand states of a loop) each result leads to the nearest."""
+
 
 def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSignature:
     """The signature of a graph whose results are collected, with what of them was computed of what.
@@ -25,14 +29,18 @@ def with_visible(signature: GraphSignature, forward: ForwardOutputs) -> GraphSig
         return signature
     candidates = list(_candidates(signature))
     tensors = [_tensor(forward, v) for v in candidates]
-    found = computed_of([forward.tensors[n] for n in numbers], tensors) if candidates else []
+    outputs = [forward.tensors[n] for n in numbers]
+    found = computed_of(outputs, tensors) if candidates else []
+    nearest = sum(map(len, found)) > _MOST_EDGES
+    if nearest:
+        found = computed_of(outputs, tensors, nearest)
     used = sorted({k for sources in found for k in sources})
     if not used:
         return signature
     for n, sources in zip(numbers, found, strict=True):
         forward.described[n] = attrs.evolve(forward.described[n], computed_of=tuple(map(used.index, sources)))
     visible = tuple(attrs.evolve(candidates[k], is_uncut=has_hook(tensors[k].grad_fn)) for k in used)
-    return attrs.evolve(signature, graph_outputs=tuple(forward.described), visible=visible)
+    return attrs.evolve(signature, graph_outputs=tuple(forward.described), visible=visible, nearest=nearest)
 
 
 def uncut(signature: GraphSignature) -> GraphSignature:

@@ -85,19 +85,10 @@ class DerivedOutputs:
     """The derived outputs of a graph: how high they lie over the others, and what gives them nodes."""
 
     def __init__(self, signature: GraphSignature) -> None:
-        self._visible = signature.visible
-        described = signature.graph_outputs
-        known: dict[int | None, int] = {None: 0}
-
-        def level_of(n: int | None) -> int:
-            if n not in known:
-                assert n is not None  # known from the start
-                sources = (self._visible[k].graph_output for k in described[n].computed_of)
-                known[n] = max((1 + level_of(source) for source in sources), default=0)
-            return known[n]
-
-        self.levels = tuple(map(level_of, range(len(described))))
+        self._visible, self._nearest = signature.visible, signature.nearest
+        self.levels = _levels(signature)
         """The level of each graph output: one above those of the outputs that it was derived from."""
+        described = signature.graph_outputs
         found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for n, level in enumerate(self.levels):
             if level:
@@ -121,7 +112,27 @@ class DerivedOutputs:
         for group in self._groups[level - 1]:
             visible = map(self._visible.__getitem__, group.sources)
             sources = [(inputs if v.is_input else made)[v.index] for v in visible]
-            self._derive(self._native[group], [results[n] for n in group.outputs], sources)
+            nearest = None
+            if self._nearest:
+                of_outputs = (self._visible[k].graph_output for k in group.sources)
+                nearest = [results[n] for n in of_outputs if n is not None and self.levels[n]]
+            self._derive(self._native[group], [results[n] for n in group.outputs], sources, nearest)
+
+
+def _levels(signature: GraphSignature) -> tuple[int, ...]:
+    described, visible = signature.graph_outputs, signature.visible
+    below = [{visible[k].graph_output for k in o.computed_of} - {None} for o in described]
+    levels: dict[int, int] = {}
+    stack = list(range(len(described)))
+    while stack:
+        n = stack[-1]
+        pending = [m for m in below[n] if m is not None and m not in levels]
+        if pending:
+            stack += pending
+            continue
+        known = [levels[m] for m in below[n] if m is not None]
+        levels[stack.pop()] = 1 + max(known, default=0 if described[n].computed_of else -1)
+    return tuple(levels[n] for n in range(len(described)))
 
 
 def _cut(group: Group, until: Until) -> Callable[..., Sequence[Any]]:

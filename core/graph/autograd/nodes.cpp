@@ -8,6 +8,9 @@
 #include <torch/csrc/autograd/python_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <optional>
+#include <vector>
+
 namespace {
 
 using torch::autograd::Edge;
@@ -78,8 +81,10 @@ struct Seen {
 // The node of results that were computed of others, the sources.  It leads to the node of them all, the root, and to the
 // sources.  As long as nobody looks at these, gradients go to the root, which computes with those of all results.
 struct Derived : Node {
-  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Seen> seen)
-      : Node(std::move(next)), group(std::move(group)), results(results), seen(std::move(seen)) {}
+  Derived(std::shared_ptr<Group> group, std::vector<Edge> next, size_t results, std::vector<Seen> seen,
+          std::optional<std::vector<const Derived*>> nearest)
+      : Node(std::move(next)), group(std::move(group)), results(results), seen(std::move(seen)),
+        nearest(std::move(nearest)) {}
 
   std::string name() const override { return "DerivedBackward"; }
 
@@ -100,7 +105,7 @@ struct Derived : Node {
 
   // Torch's compiled autograd, which traces a backward.
   variable_list apply_with_saved(const variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables&) override {
-    TORCH_CHECK(observed().empty(), "torch's compiled autograd goes over results of Turret of which one has hooks or "
+    TORCH_CHECK(observed().empty() && !is_above_observed(), "torch's compiled autograd goes over results of Turret of which one has hooks or "
                 "retains its gradient, and others were computed of it; run this backward without it");
     variable_list found(num_outputs());
     std::copy(gradients.begin(), gradients.end(), found.begin());
@@ -115,10 +120,21 @@ struct Derived : Node {
     return found;
   }
 
+  // Whether gradients of a source, or of what that was computed of and so on, are told to somebody, where sources are
+  // the nearest alone; asked once a backward.
+  bool is_above_observed() const {
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (!nearest || task == asked_in) return nearest && was_above_observed;
+    was_above_observed = !observed().empty();
+    for (const Derived* below : *nearest) was_above_observed = was_above_observed || below->is_above_observed();
+    asked_in = task;
+    return was_above_observed;
+  }
+
   // The sources that gradients are to end at; none: they go to the root.
   std::vector<size_t> stops_now() const {
-    std::vector<size_t> found = observed();
-    if (found.empty() && !is_run(next_edge(0).function.get()))
+    std::vector<size_t> found = nearest ? std::vector<size_t>() : observed();
+    if (is_above_observed() || (found.empty() && !is_run(next_edge(0).function.get())))
       for (size_t n = 0; n < num_outputs() - results; n++) found.push_back(n);
     return found;
   }
@@ -155,6 +171,9 @@ struct Derived : Node {
   std::shared_ptr<Group> group;
   size_t results;
   std::vector<Seen> seen;
+  std::optional<std::vector<const Derived*>> nearest;  // nodes that the edges keep
+  mutable int asked_in = -2;
+  mutable bool was_above_observed = false;
 };
 
 PyObject* function_class = nullptr;
@@ -246,9 +265,16 @@ PyObject* group(PyObject*, PyObject* cut) {
   return PyCapsule_New(new std::shared_ptr<Group>(std::move(made)), GROUP, drop_group);
 }
 
+// The node that made a result among several, where that is a derived one.
+const Derived* derived_of(const Variable& result) {
+  Node* node = torch::autograd::impl::gradient_edge(result).function.get();
+  if (dynamic_cast<const Result*>(node) != nullptr) node = node->next_edge(0).function.get();
+  return dynamic_cast<const Derived*>(node);
+}
+
 PyObject* derive(PyObject*, PyObject* arguments) {
-  PyObject *capsule, *made, *of;
-  if (!PyArg_ParseTuple(arguments, "OOO:derive", &capsule, &made, &of)) return nullptr;
+  PyObject *capsule, *made, *of, *above;
+  if (!PyArg_ParseTuple(arguments, "OOOO:derive", &capsule, &made, &of, &above)) return nullptr;
   auto* group = static_cast<std::shared_ptr<Group>*>(PyCapsule_GetPointer(capsule, GROUP));
   std::vector<Variable> results, sources;
   if (group == nullptr || !tensors_of(made, results) || !tensors_of(of, sources)) return nullptr;
@@ -264,7 +290,16 @@ PyObject* derive(PyObject*, PyObject* arguments) {
     // A view that was written to shares its history with what it views.
     if (sources[n].is_view() && sources[n]._base().grad_fn()) seen.push_back({sources[n]._base().grad_fn(), n});
   }
-  const Pointer node = make_node<Derived, Pointer>(*group, std::move(next), results.size(), std::move(seen));
+  std::optional<std::vector<const Derived*>> nearest;
+  if (above != Py_None) {
+    std::vector<Variable> tensors;
+    if (!tensors_of(above, tensors)) return nullptr;
+    nearest.emplace();
+    for (const Variable& tensor : tensors)
+      if (const Derived* below = derived_of(tensor)) nearest->push_back(below);
+  }
+  const Pointer node =
+      make_node<Derived, Pointer>(*group, std::move(next), results.size(), std::move(seen), std::move(nearest));
   for (const Variable& result : results) set_node(result, node);
   part_results(results);
   Py_RETURN_NONE;

@@ -38,12 +38,13 @@ def native() -> Any:
     ``part(results)``: each of several results of one node that requires a gradient, and is no view, gets a node of its
     own in front: autograd calls hooks of all results of a node for the gradient of one.
 
-    ``derive(group, results, sources)``: the same for results that were computed of ``sources``, with a node that leads
-    to that of the results and to the sources.  Where nobody is told of gradients of a source, gradients go on to the
-    former; else those of the sources of which somebody is are what ``cut`` of ``group(cut)`` gives: a tuple, of
+    ``derive(group, results, sources, nearest)``: the same for results that were computed of ``sources``, by a node that
+    leads to that of the results and to the sources.  Where nobody is told of gradients of a source, gradients go on to
+    the former; else those of the sources of which somebody is are what ``cut`` of ``group(cut)`` gives: a tuple, of
     ``cut(node of the results, their gradients, numbers of these sources, their (node, number))``.  They are told by
     hooks of a source (``register_hook``, ``retain_grad``), and in a backward that was asked for its gradient
-    (``torch.autograd.grad``).
+    (``torch.autograd.grad``).  With ``nearest`` (else None), which are results that sources are or view, gradients end
+    at all sources as soon as somebody is told of those of one, or of what one was derived from, and so on.
 
     ``leading_to(node, number)``: a tensor without elements whose gradient goes to a result of a node.
     """

@@ -178,6 +178,24 @@ def test_of_many_results_those_that_somebody_looks_at_have_whole_gradients(asked
         assert_same(both(layers, ask))
 
 
+@pytest.mark.parametrize("asked", [[], [3], [0, 50], range(0, 70, 9)])
+def test_results_of_a_long_loop_lead_to_the_nearest_and_have_whole_gradients(asked):
+    def loop(x, w):
+        found = [x]
+        for step in range(70):
+            found.append((found[-1] * w).sin() + (found[-5] if step % 7 == 6 else 0))
+        return tuple(found[1:])
+
+    def ask(results, given_):
+        for n in asked:
+            results[n].retain_grad()
+        (results[-1].sum() + results[33].square().sum()).backward(retain_graph=True)
+        (gradient,) = torch.autograd.grad(results[60].sum(), results[2])
+        return [r.grad for r in results], [v.grad for v in given_], gradient
+
+    assert_same(both(loop, ask))
+
+
 def test_a_hook_stays_when_its_result_is_gone():
     def ask(results, given_):
         seen: list[Any] = []

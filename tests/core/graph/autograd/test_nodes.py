@@ -78,7 +78,7 @@ def test_an_error_on_the_way_reaches_the_caller():
 
     x = torch.ones(2, requires_grad=True)
     first, second = Two.apply(x)
-    native().derive(native().group(cut), [second], [first])
+    native().derive(native().group(cut), [second], [first], None)
     first.retain_grad()
     with pytest.raises(LookupError, match="here"):
         second.sum().backward()
