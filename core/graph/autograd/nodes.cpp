@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -21,8 +22,8 @@ using Pointer = decltype(Edge::function);  // shared in some releases of torch, 
 
 template <class Made, class Held, class... Arguments>
 Held make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<Held, std::shared_ptr<Node>>)
-    return Held(new Made(std::forward<Arguments>(arguments)...));
+  if constexpr (std::is_same_v<Held, std::shared_ptr<Node>>)  // which torch deletes without a call for each of a chain
+    return Held(new Made(std::forward<Arguments>(arguments)...), [](Made* made) { deleteNode(made); });
   else
     return c10::make_intrusive<Made>(std::forward<Arguments>(arguments)...);
 }
@@ -121,14 +122,16 @@ struct Derived : Node {
   }
 
   // Whether gradients of a source, or of what that was computed of and so on, are told to somebody, where sources are
-  // the nearest alone; asked once a backward.
+  // the nearest alone; asked once a backward, of which several may be under way.
   bool is_above_observed() const {
-    const int task = torch::autograd::get_current_graph_task_id();
-    if (!nearest || task == asked_in) return nearest && was_above_observed;
-    was_above_observed = !observed().empty();
-    for (const Derived* below : *nearest) was_above_observed = was_above_observed || below->is_above_observed();
-    asked_in = task;
-    return was_above_observed;
+    if (!nearest) return false;
+    const int64_t task = torch::autograd::get_current_graph_task_id();
+    const int64_t known = answer.load();
+    if (task >= 0 && known >> 1 == task) return known & 1;
+    bool found = !observed().empty();
+    for (const Derived* below : *nearest) found = found || below->is_above_observed();
+    answer.store(task << 1 | int64_t(found));
+    return found;
   }
 
   // The sources that gradients are to end at; none: they go to the root.
@@ -172,8 +175,7 @@ struct Derived : Node {
   size_t results;
   std::vector<Seen> seen;
   std::optional<std::vector<const Derived*>> nearest;  // nodes that the edges keep
-  mutable int asked_in = -2;
-  mutable bool was_above_observed = false;
+  mutable std::atomic<int64_t> answer{-4};  // of the backward that asked last: its number, and in the lowest bit what
 };
 
 PyObject* function_class = nullptr;
