@@ -26,7 +26,6 @@ from turret.frames.sources import Source
 from turret.frames.trace_modes import AUTOCAST_DEVICES
 from turret.storage.extension import Extension
 from turret.storage.fork_safety import Lock, after_fork
-from turret.torch_compat.native import uses_cxx11_abi
 
 
 class StepKind(enum.IntEnum):
@@ -356,16 +355,6 @@ def is_built() -> bool:
 
 def extension() -> Extension:
     """The extension, as the running interpreter and torch need it."""
-    torchs, folder = Path(torch.__file__).parent, Path(__file__).parent
-    return Extension(
-        folder / "guard_tree.cpp",
-        "checking guards natively",
-        flags=(
-            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
-            f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
-        ),
-        facts=(torch.__version__,),
-        headers=tuple(sorted(folder.glob("guard_*.h"))),
-        enums=(StepKind, CheckKind),
-    )  # fmt: skip
+    folder = Path(__file__).parent
+    headers, enums = tuple(sorted(folder.glob("guard_*.h"))), (StepKind, CheckKind)
+    return Extension.of_torch(folder / "guard_tree.cpp", "checking guards natively", headers=headers, enums=enums)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 
 from turret.errors import CodegenError
 from turret.storage import prebuilt
 from turret.storage.artifact_cache import open_store
 from turret.storage.libraries import ROLE, as_path
 from turret.storage.native_enums import Enums, header_text, write_header
+from turret.torch_compat.native import uses_cxx11_abi
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -42,6 +44,29 @@ class Extension:
     facts: tuple[str, ...] = ()
     headers: tuple[Path, ...] = ()
     enums: Enums = ()
+
+    @classmethod
+    def of_torch(
+        cls,
+        source: Path,
+        purpose: str,
+        libraries: tuple[str, ...] = (),
+        includes: tuple[str, ...] = (),
+        headers: tuple[Path, ...] = (),
+        enums: Enums = (),
+    ) -> Extension:
+        """One that is built against the running torch's C++.
+
+        ``libraries`` are those of torch's beside ``c10`` and ``torch_cpu``, ``includes`` more folders of its headers.
+        """
+        torchs = Path(torch.__file__).parent
+        flags = (
+            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
+            *(f"-I{torchs / 'include' / folder}" for folder in ("", *includes)),
+            f"-L{torchs / 'lib'}", *(f"-l{name}" for name in ("c10", "torch_cpu", *libraries)),
+        )  # fmt: skip
+        return cls(source, purpose, flags, (torch.__version__,), headers, enums)
 
     @property
     def name(self) -> str:

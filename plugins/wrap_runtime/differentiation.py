@@ -27,6 +27,10 @@ _COMPILED_STOPS = 4
 one backward."""
 
 
+_Stops = tuple[tuple[int, ...], tuple[int, ...], bool]
+"""The graph outputs whose gradients are given, where these end, and whether algorithms are deterministic."""
+
+
 class Differentiation:
     """From the gradients of a graph's outputs to those of its inputs, for the context of one call of its forward.
 
@@ -54,7 +58,7 @@ class Differentiation:
         self.inputs = None if self.obstacle else double_backward.Inputs(self.apart)
         self.partial: dict[tuple[tuple[int, ...], bool], _Backward] = {}
         self.by_forms: dict[tuple[Any, ...], _Backward | None] = {}
-        self.by_stops: dict[tuple[tuple[int, ...], tuple[int, ...], bool], _Backward | None] = {}
+        self.by_stops: dict[_Stops, _Backward | None] = {}
         self.lock = Lock()
 
     def note(self, given: Sequence[Any], inputs: Sequence[Any], saved: Sequence[Any]) -> None:
@@ -109,9 +113,10 @@ class Differentiation:
         if forward_ad_level() >= 0:
             _refuse_duals(gradients)
         saved = self.saved.of(ctx, gradients)
+        key = tuple(sorted(given)), stops, torch.are_deterministic_algorithms_enabled()
         with torch.no_grad():
-            results = self.by_calls_until(ctx, gradients, stops)
-            backward = None if results is not None else self.for_stops(tuple(sorted(given)), stops)
+            results = self.by_calls_until(ctx, gradients, key)
+            backward = None if results is not None else self.for_stops(key)
             if backward is not None:
                 self.saved_inputs.check(saved)
                 tangents = backward.read_tangents(gradients, ctx.symbols)
@@ -121,43 +126,25 @@ class Differentiation:
         if not torch.is_grad_enabled():
             return results
         try:
-            return self.recorded_until(ctx, results, given, stops, leading())
+            numbers = key[0]
+            return _attached(self.once_more(ctx, numbers, stops), results, [given[n] for n in numbers], leading())
         except DoubleBackwardError as error:
             sources = _sources(ctx, gradients, saved)
             return _refusing_gradients(results, sources, double_backward.error(str(error)))
 
-    def by_calls_until(self, ctx: Any, gradients: Sequence[Any], stops: tuple[int, ...]) -> tuple[Any, ...] | None:
-        """Gradients as far as ``stops``, op by op, where no compiled backward takes these, or so many were compiled
-        that another costs more than to run the graph once more; None: they are for a compiled one."""
+    def by_calls_until(self, ctx: Any, gradients: Sequence[Any], key: _Stops) -> tuple[Any, ...] | None:
+        """Gradients as far as stops, op by op, where no compiled backward takes these, or so many were compiled that
+        another costs more than to run the graph once more; None: they are for a compiled one."""
+        _, stops, _ = key
         reason = self.why_by_calls(gradients)
         if reason:
             return self.by_calls(ctx, gradients, reason, stops)
-        given = tuple(n for n in self.differentiable if gradients[n] is not None)
-        is_known = (given, stops, torch.are_deterministic_algorithms_enabled()) in self.by_stops
-        if is_known or len(self.by_stops) < _COMPILED_STOPS or self.obstacle:
+        if key in self.by_stops or len(self.by_stops) < _COMPILED_STOPS or self.obstacle:
             return None
         try:
             return self.by_calls(ctx, gradients, f"ends at results in more than {_COMPILED_STOPS} ways", stops)
         except UnsupportedError:
             return None
-
-    def recorded_until(
-        self,
-        ctx: Any,
-        results: tuple[Any, ...],
-        given: Mapping[int, Any],
-        stops: tuple[int, ...],
-        leading: list[torch.Tensor],
-    ) -> tuple[Any, ...]:
-        """As ``recorded``, of gradients that end at ``stops``."""
-        numbers, split, made = sorted(given), len(results) - len(stops), list(results)
-        wanted = tuple(n for n, r in enumerate(results[:split]) if isinstance(r, torch.Tensor))
-        again = attrs.evolve(self.once_more(ctx, numbers, stops), wanted=wanted)
-        places = (*wanted, *range(split, len(results)))
-        attached = again.attach([results[n] for n in places], [given[n] for n in numbers], leading)
-        for n, value in zip(places, attached, strict=True):
-            made[n] = value
-        return tuple(made)
 
     def once_more(
         self, ctx: Any, outputs: Iterable[int], stops: tuple[int, ...] = (), reason: str = ""
@@ -222,12 +209,7 @@ class Differentiation:
         given = [n for n in self.differentiable if not partial or gradients[n] is not None]
         if len(given) != len(tangents):
             given = list(self.differentiable)  # zeros stand in for the others
-        wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
-        again = attrs.evolve(self.once_more(ctx, given), wanted=wanted)
-        made = list(results)
-        for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
-            made[n] = value
-        return tuple(made)
+        return _attached(self.once_more(ctx, given), results, tangents)
 
     def for_gradients(self, gradients: Sequence[Any], deterministic: bool) -> _Backward:
         """The backward for those gradients that are there."""
@@ -256,11 +238,11 @@ class Differentiation:
                 self.by_forms[key] = None if made is None else _Backward(_Once(lambda: made), reader, tuple)
             return self.by_forms[key]
 
-    def for_stops(self, given: tuple[int, ...], stops: tuple[int, ...]) -> _Backward | None:
+    def for_stops(self, key: _Stops) -> _Backward | None:
         """The backward from graph outputs to what they are computed of; None: there is none."""
         if not hasattr(self.backward, "until"):
             return None
-        key = given, stops, torch.are_deterministic_algorithms_enabled()
+        given, stops, _ = key
         with self.lock:
             if key not in self.by_stops:
                 made = self.backward.until(given, stops)
@@ -281,6 +263,22 @@ class Differentiation:
         whole = self.whole[deterministic].compiled
         drop = _unreached_dropper(self.signature, given)
         return _Backward(whole, zeros, lambda results: drop(self.assemble(results)))
+
+
+def _attached(
+    again: double_backward.Again,
+    results: tuple[Any, ...],
+    tangents: Sequence[torch.Tensor],
+    leading: Sequence[torch.Tensor] = (),
+) -> tuple[Any, ...]:
+    """Gradients of the inputs, then of where gradients end, with a node behind them; ``leading`` lead to the latter."""
+    split, made = len(results) - len(leading), list(results)
+    wanted = tuple(n for n, r in enumerate(results[:split]) if isinstance(r, torch.Tensor))
+    places = (*wanted, *range(split, len(results)))
+    attached = attrs.evolve(again, wanted=wanted).attach([results[n] for n in places], tangents, leading)
+    for n, value in zip(places, attached, strict=True):
+        made[n] = value
+    return tuple(made)
 
 
 @attrs.frozen(eq=False)

@@ -106,8 +106,9 @@ struct Derived : Node {
 
   // Torch's compiled autograd, which traces a backward.
   variable_list apply_with_saved(const variable_list& gradients, torch::dynamo::autograd::SwapSavedVariables&) override {
-    TORCH_CHECK(observed().empty() && !is_above_observed(), "torch's compiled autograd goes over results of Turret of which one has hooks or "
-                "retains its gradient, and others were computed of it; run this backward without it");
+    TORCH_CHECK(observed().empty() && !is_above_observed(),
+                "torch's compiled autograd goes over results of Turret of which one has hooks or retains its gradient, "
+                "and others were computed of it; run this backward without it");
     variable_list found(num_outputs());
     std::copy(gradients.begin(), gradients.end(), found.begin());
     return found;

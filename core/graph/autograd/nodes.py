@@ -12,23 +12,12 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from turret.storage.extension import Extension
-from turret.torch_compat.native import uses_cxx11_abi
 
 
 def extension() -> Extension:
     """The native part, as the running interpreter and torch need it."""
-    torchs = Path(torch.__file__).parent
-    return Extension(
-        Path(__file__).with_name("nodes.cpp"),
-        "nodes of autograd for results",
-        flags=(
-            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
-            *(f"-I{torchs / 'include' / part}" for part in ("", "torch/csrc/api/include")),
-            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python",
-        ),
-        facts=(torch.__version__,),
-    )  # fmt: skip
+    source = Path(__file__).with_name("nodes.cpp")
+    return Extension.of_torch(source, "nodes of autograd for results", ("torch_python",), ("torch/csrc/api/include",))
 
 
 @functools.cache

@@ -11,7 +11,6 @@ import torch
 
 from turret.hooks.devices import HOST, Placed
 from turret.storage.extension import Extension
-from turret.torch_compat.native import uses_cxx11_abi
 
 
 def tensor_maker(
@@ -40,14 +39,5 @@ def load() -> Any:
 
 def extension() -> Extension:
     """The extension, as the running interpreter and torch need it."""
-    torchs = Path(torch.__file__).parent
-    return Extension(
-        Path(__file__).with_name("fresh_tensors.cpp"),
-        "making the outputs of replayed graphs natively",
-        flags=(
-            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(uses_cxx11_abi)}",
-            f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python",
-        ),
-        facts=(torch.__version__,),
-    )  # fmt: skip
+    source = Path(__file__).with_name("fresh_tensors.cpp")
+    return Extension.of_torch(source, "making the outputs of replayed graphs natively", ("torch_python",))
